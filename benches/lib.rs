@@ -1,0 +1,1 @@
+//! benches/lib.rs

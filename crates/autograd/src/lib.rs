@@ -1,0 +1,1 @@
+//! crates/autograd/src/lib.rs

@@ -1,0 +1,1 @@
+//! crates/cpu/src/lib.rs

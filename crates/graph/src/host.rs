@@ -1,0 +1,180 @@
+//! Values on the host: bytes with a shape and a dtype.
+
+use std::sync::Arc;
+
+use crate::{DType, Error, ErrorKind, Result, Shape};
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that is the element of some dtype.
+pub trait Element:
+    Copy + Send + Sync + Default + PartialEq + std::fmt::Debug + sealed::Sealed + 'static
+{
+    /// The dtype whose elements are of this type.
+    const DTYPE: DType;
+    /// Appends the element's little-endian bytes.
+    fn push(self, bytes: &mut Vec<u8>);
+    /// The element at the start of `bytes`, which hold at least one.
+    fn pull(bytes: &[u8]) -> Self;
+    /// The nearest element to `x`: floats round, integers truncate and wrap, bool is `x != 0`.
+    fn from_f64(x: f64) -> Self;
+    /// The element as a float; exact for every dtype.
+    fn to_f64(self) -> f64;
+}
+
+macro_rules! element {
+    ($($t:ty, $dtype:ident, |$x:ident| $from:expr;)*) => {$(
+        impl sealed::Sealed for $t {}
+        impl Element for $t {
+            const DTYPE: DType = DType::$dtype;
+            fn push(self, bytes: &mut Vec<u8>) {
+                bytes.extend_from_slice(&self.to_le_bytes());
+            }
+            fn pull(bytes: &[u8]) -> Self {
+                let mut raw = [0; size_of::<$t>()];
+                raw.copy_from_slice(&bytes[..size_of::<$t>()]);
+                <$t>::from_le_bytes(raw)
+            }
+            fn from_f64($x: f64) -> Self {
+                $from
+            }
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+        }
+    )*};
+}
+element! {
+    f64, F64, |x| x;
+    f32, F32, |x| x as f32;
+    i32, I32, |x| x as i64 as i32;
+    u32, U32, |x| x as i64 as u32;
+    u8, U8, |x| x as i64 as u8;
+}
+
+impl sealed::Sealed for bool {}
+impl Element for bool {
+    const DTYPE: DType = DType::Bool;
+    fn push(self, bytes: &mut Vec<u8>) {
+        bytes.push(u8::from(self));
+    }
+    fn pull(bytes: &[u8]) -> Self {
+        bytes[0] != 0
+    }
+    fn from_f64(x: f64) -> Self {
+        x != 0.0
+    }
+    fn to_f64(self) -> f64 {
+        f64::from(u8::from(self))
+    }
+}
+
+/// A tensor on the host: little-endian bytes, row-major, shared by its clones.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostTensor {
+    shape: Shape,
+    dtype: DType,
+    bytes: Arc<[u8]>,
+}
+
+impl HostTensor {
+    /// The tensor of `shape` with these elements, row-major.
+    ///
+    /// # Errors
+    /// `Shape` when the number of elements differs from the shape's.
+    pub fn new<T: Element>(shape: impl Into<Shape>, elems: &[T]) -> Result<HostTensor> {
+        let shape = shape.into();
+        if shape.elems() != elems.len() {
+            crate::bail!(
+                Shape,
+                "host_tensor",
+                "shape {shape} has {} elements, {} were given",
+                shape.elems(),
+                elems.len()
+            );
+        }
+        let mut bytes = Vec::with_capacity(size_of_val(elems));
+        elems.iter().for_each(|e| e.push(&mut bytes));
+        Ok(HostTensor { shape, dtype: T::DTYPE, bytes: bytes.into() })
+    }
+
+    /// The tensor over raw little-endian bytes.
+    ///
+    /// # Errors
+    /// `Data` when the number of bytes is not that of the shape's elements.
+    pub fn from_bytes(
+        shape: impl Into<Shape>,
+        dtype: DType,
+        bytes: impl Into<Arc<[u8]>>,
+    ) -> Result<HostTensor> {
+        let (shape, bytes) = (shape.into(), bytes.into());
+        if shape.elems() * dtype.bytes() != bytes.len() {
+            return Err(Error::new(
+                ErrorKind::Data,
+                "host_tensor",
+                format!(
+                    "{dtype} {shape} needs {} bytes, {} were given",
+                    shape.elems() * dtype.bytes(),
+                    bytes.len()
+                ),
+            ));
+        }
+        Ok(HostTensor { shape, dtype, bytes })
+    }
+
+    /// Sizes of the axes.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The elements' bytes, little-endian, row-major.
+    pub fn bytes(&self) -> &Arc<[u8]> {
+        &self.bytes
+    }
+
+    /// The elements as `T`, converted as [`Element::from_f64`] does when the dtypes differ.
+    pub fn to_vec<T: Element>(&self) -> Vec<T> {
+        fn all<S: Element, T: Element>(bytes: &[u8]) -> Vec<T> {
+            let elems = bytes.chunks_exact(S::DTYPE.bytes()).map(S::pull);
+            elems.map(|e| T::from_f64(e.to_f64())).collect()
+        }
+        if T::DTYPE == self.dtype {
+            return self.bytes.chunks_exact(T::DTYPE.bytes()).map(T::pull).collect();
+        }
+        match self.dtype {
+            DType::Bool => all::<bool, T>(&self.bytes),
+            DType::U8 => all::<u8, T>(&self.bytes),
+            DType::U32 => all::<u32, T>(&self.bytes),
+            DType::I32 => all::<i32, T>(&self.bytes),
+            DType::F32 => all::<f32, T>(&self.bytes),
+            DType::F64 => all::<f64, T>(&self.bytes),
+        }
+    }
+
+    /// The same values with elements of `dtype`, converted as [`Element::from_f64`] does.
+    #[must_use]
+    pub fn cast(&self, dtype: DType) -> HostTensor {
+        fn pack<T: Element>(from: &HostTensor) -> Arc<[u8]> {
+            let mut bytes = Vec::with_capacity(from.shape.elems() * T::DTYPE.bytes());
+            from.to_vec::<T>().into_iter().for_each(|e| e.push(&mut bytes));
+            bytes.into()
+        }
+        let bytes = match dtype {
+            _ if dtype == self.dtype => Arc::clone(&self.bytes),
+            DType::Bool => pack::<bool>(self),
+            DType::U8 => pack::<u8>(self),
+            DType::U32 => pack::<u32>(self),
+            DType::I32 => pack::<i32>(self),
+            DType::F32 => pack::<f32>(self),
+            DType::F64 => pack::<f64>(self),
+        };
+        HostTensor { shape: self.shape, dtype, bytes }
+    }
+}

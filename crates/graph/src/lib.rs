@@ -1,0 +1,31 @@
+//! What a computation *is*: shapes, dtypes, operations, the graph, its groups, its plan, and the
+//! trait that a device implements to run it.
+//!
+//! Read [`Op`] first, then [`Graph`], [`Group`] and [`Plan`]. Nothing here knows a device, a file or
+//! a clock; every value prints.
+
+mod backend;
+mod dtype;
+mod error;
+mod graph;
+mod group;
+mod host;
+mod index;
+mod infer;
+mod op;
+mod plan;
+mod rows;
+mod shape;
+
+pub use backend::{Args, Backend, BufferId, Caps, DeviceKind, LeafArg, Memory, Pending, Prepared, Ticket};
+pub use dtype::DType;
+pub use error::{Error, ErrorKind, Result};
+pub use graph::{CustomId, CustomSpec, Graph, Node, NodeId, Out, Val};
+pub use group::{Acc, AccKind, Body, Expr, ExprId, Group, IndexId, Kind, Store};
+pub use host::{Element, HostTensor};
+pub use index::{Dynamic, Index, View};
+pub use infer::infer;
+pub use op::{Binary, Op, Perm, Reduce, Steps, Unary};
+pub use plan::{Home, Leaf, LeafKind, Loc, Options, Output, Plan, Slot, Step};
+pub use rows::{Domain, Row, Slope};
+pub use shape::{Axes, MAX_RANK, Shape};

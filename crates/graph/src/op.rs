@@ -1,0 +1,301 @@
+//! The operations: about thirty leaves in families. Shapes are explicit here: broadcasting, dtype
+//! promotion and `keepdim` are undone by the tensor methods before an operation reaches the graph.
+
+use crate::{Axes, CustomId, DType, MAX_RANK};
+
+/// Where each axis of the result comes from: result axis `i` is operand axis `perm[i]`.
+pub type Perm = [u8; MAX_RANK];
+
+/// Start and step of a slice on each axis: element `i` of the result is element
+/// `start + i * step` of the operand.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Steps {
+    /// First element taken on each axis.
+    pub start: [i64; MAX_RANK],
+    /// Distance between elements taken; negative runs backwards; never 0.
+    pub step: [i64; MAX_RANK],
+}
+
+impl Steps {
+    /// The slice that takes everything.
+    pub const ALL: Steps = Steps { start: [0; MAX_RANK], step: [1; MAX_RANK] };
+}
+
+/// An operation of a graph node. Equality and hash are structural: floating-point operands are
+/// inputs ([`Op::Scalar`]), never part of an operation.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// A value from outside: an owned value, a computed value, or bytes from the host. No operands.
+    Input,
+    /// One number, supplied anew with every submission. Shape `[]`. No operands.
+    Scalar,
+    /// The index along `axis`, as the node's dtype (u32, i32 or float). No operands.
+    Iota {
+        /// The axis whose index is the value.
+        axis: u8,
+    },
+    /// 32 random bits an element: word 0 of Philox4x32-10 with key `(k0, k1)` and counter
+    /// `(row * elems_per_row + i, 0, step, 0)`, `i` the row-major index and `elems_per_row` the
+    /// product of all sizes but the first. Operands: u32 scalars `k0, k1, step, row`.
+    Random,
+    /// An elementwise function of one operand.
+    Unary(Unary),
+    /// An elementwise function of two operands of one shape and dtype.
+    Binary(Binary),
+    /// `c ? a : b` elementwise. Operands: bool `c`, then `a` and `b` of one dtype.
+    Select,
+    /// Conversion to the node's dtype. Float to integer truncates and saturates, NaN becomes 0;
+    /// integers wrap; to bool is `x != 0`.
+    Cast,
+    /// Sum, product, maximum or minimum over `axes`; reduced axes stay with size 1. Maximum and
+    /// minimum keep NaN; over nothing they are -inf and +inf (integers: the extreme value).
+    Reduce {
+        /// How elements combine.
+        kind: Reduce,
+        /// The axes that are reduced.
+        axes: Axes,
+    },
+    /// Index (i32) of the first maximum or minimum along `axis`, which stays with size 1; NaN wins.
+    ArgReduce {
+        /// Whether the maximum (else the minimum) is sought.
+        max: bool,
+        /// The axis searched.
+        axis: u8,
+    },
+    /// `[.., M, K] x [.., K, N] -> [.., M, N]`, equal leading sizes, one float dtype.
+    MatMul,
+    /// The same elements in row-major order under another shape.
+    Reshape,
+    /// Axes reordered.
+    Permute(Perm),
+    /// Axes of size 1 repeated to the node's sizes; equal ranks.
+    Expand,
+    /// A strided part.
+    Slice(Steps),
+    /// Zeros around the operand: `lo[i]` before it on axis `i`, the rest of the node's size after.
+    Pad {
+        /// Zeros before the operand on each axis.
+        lo: [u32; MAX_RANK],
+    },
+    /// Operands one after the other along `axis`.
+    Concat {
+        /// The axis along which operands follow each other.
+        axis: u8,
+    },
+    /// A part of the node's size on `axis`, from a start known at submission.
+    /// Operands: `x`, u32 scalar `start`.
+    SliceAt {
+        /// The axis that is cut.
+        axis: u8,
+    },
+    /// `base` with a strided part replaced. Operands: `base`, `part`.
+    SliceAssign(Steps),
+    /// `base` with the part from a start known at submission replaced.
+    /// Operands: `base`, `part`, u32 scalar `start`.
+    SliceAssignAt {
+        /// The axis on which the part is placed.
+        axis: u8,
+    },
+    /// `out[.., i, ..] = x[.., idx[.., i, ..], ..]` along `axis`; out of range reads 0 and raises the
+    /// step's error flag. Operands: `x`, integer `idx`, equal sizes on every other axis.
+    Gather {
+        /// The axis that is indexed.
+        axis: u8,
+    },
+    /// `out[.., idx[.., i, ..], ..] += src[.., i, ..]` over zeros, added in ascending `i`; out of range
+    /// adds nothing and raises the step's error flag. Operands: integer `idx`, `src` of equal shape.
+    ScatterAdd {
+        /// The axis that is indexed.
+        axis: u8,
+    },
+    /// A user's kernel.
+    Custom(CustomId),
+}
+
+/// How a reduction combines elements.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Reduce {
+    /// Addition, from 0.
+    Sum,
+    /// Multiplication, from 1.
+    Prod,
+    /// The largest; NaN if any is.
+    Max,
+    /// The smallest; NaN if any is.
+    Min,
+}
+
+impl Reduce {
+    /// The stem of the operation.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reduce::Sum => "sum",
+            Reduce::Prod => "prod",
+            Reduce::Max => "max",
+            Reduce::Min => "min",
+        }
+    }
+}
+
+/// Elementwise functions of one operand; their rows are in `rows.rs`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the rows say what each is")]
+pub enum Unary {
+    Neg,
+    Abs,
+    Sign,
+    Recip,
+    Exp,
+    Expm1,
+    Log,
+    Log1p,
+    Sqrt,
+    Rsqrt,
+    Sin,
+    Cos,
+    Tanh,
+    Sigmoid,
+    Relu,
+    Erf,
+    Floor,
+    Ceil,
+    Round,
+    Trunc,
+    Not,
+    LeadingZeros,
+    IsNan,
+}
+
+impl Unary {
+    /// Every unary operation.
+    pub const ALL: [Unary; 23] = [
+        Unary::Neg,
+        Unary::Abs,
+        Unary::Sign,
+        Unary::Recip,
+        Unary::Exp,
+        Unary::Expm1,
+        Unary::Log,
+        Unary::Log1p,
+        Unary::Sqrt,
+        Unary::Rsqrt,
+        Unary::Sin,
+        Unary::Cos,
+        Unary::Tanh,
+        Unary::Sigmoid,
+        Unary::Relu,
+        Unary::Erf,
+        Unary::Floor,
+        Unary::Ceil,
+        Unary::Round,
+        Unary::Trunc,
+        Unary::Not,
+        Unary::LeadingZeros,
+        Unary::IsNan,
+    ];
+
+    /// The dtype of the result for an operand of dtype `x`.
+    pub fn dtype(self, x: DType) -> DType {
+        if self == Unary::IsNan { DType::Bool } else { x }
+    }
+}
+
+/// Elementwise functions of two operands; their rows are in `rows.rs`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the rows say what each is")]
+pub enum Binary {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Rem,
+    Pow,
+    Maximum,
+    Minimum,
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+    And,
+    Or,
+    Xor,
+    Shl,
+    Shr,
+    MulHigh,
+}
+
+impl Binary {
+    /// Every binary operation.
+    pub const ALL: [Binary; 20] = [
+        Binary::Add,
+        Binary::Sub,
+        Binary::Mul,
+        Binary::Div,
+        Binary::Rem,
+        Binary::Pow,
+        Binary::Maximum,
+        Binary::Minimum,
+        Binary::Eq,
+        Binary::Ne,
+        Binary::Lt,
+        Binary::Le,
+        Binary::Gt,
+        Binary::Ge,
+        Binary::And,
+        Binary::Or,
+        Binary::Xor,
+        Binary::Shl,
+        Binary::Shr,
+        Binary::MulHigh,
+    ];
+
+    /// Whether the result is a truth value.
+    pub fn compares(self) -> bool {
+        use Binary::{Eq, Ge, Gt, Le, Lt, Ne};
+        matches!(self, Eq | Ne | Lt | Le | Gt | Ge)
+    }
+
+    /// The dtype of the result for operands of dtype `x`.
+    pub fn dtype(self, x: DType) -> DType {
+        if self.compares() { DType::Bool } else { x }
+    }
+}
+
+impl Op {
+    /// The operation's stem: its name in methods, rules, kernels, errors and tests.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Input => "input",
+            Op::Scalar => "scalar",
+            Op::Iota { .. } => "iota",
+            Op::Random => "random",
+            Op::Unary(op) => op.row().name,
+            Op::Binary(op) => op.row().name,
+            Op::Select => "select",
+            Op::Cast => "cast",
+            Op::Reduce { kind, .. } => kind.name(),
+            Op::ArgReduce { max: true, .. } => "argmax",
+            Op::ArgReduce { max: false, .. } => "argmin",
+            Op::MatMul => "matmul",
+            Op::Reshape => "reshape",
+            Op::Permute(_) => "permute",
+            Op::Expand => "expand",
+            Op::Slice(_) => "slice",
+            Op::Pad { .. } => "pad",
+            Op::Concat { .. } => "concat",
+            Op::SliceAt { .. } => "slice_at",
+            Op::SliceAssign(_) => "slice_assign",
+            Op::SliceAssignAt { .. } => "slice_assign_at",
+            Op::Gather { .. } => "gather",
+            Op::ScatterAdd { .. } => "scatter_add",
+            Op::Custom(_) => "custom",
+        }
+    }
+
+    /// Whether the operation only moves elements: an index function, never work of its own.
+    pub fn is_movement(&self) -> bool {
+        matches!(self, Op::Reshape | Op::Permute(_) | Op::Expand | Op::Slice(_) | Op::SliceAt { .. })
+    }
+}

@@ -1,0 +1,1 @@
+//! crates/nn/src/lib.rs

@@ -1,0 +1,1 @@
+//! crates/wgpu/src/lib.rs

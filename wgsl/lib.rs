@@ -1,0 +1,1 @@
+//! wgsl/lib.rs
