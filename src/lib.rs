@@ -1,1 +1,144 @@
-//! src/lib.rs
+//! Autograd for Rust on any Vulkan adapter, and on the CPU.
+//!
+//! Operations on [`Tensor`]s record; gradients are more of the same graph; the graph is fused, planned
+//! and run as one submission a step. Start with `use wgrad::prelude::*` and `examples/xor.rs`.
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use wgrad_autograd::*;
+pub use wgrad_graph::{
+    Backend, Caps, DType, DeviceKind, Element, Error, ErrorKind, HostTensor, Result, Shape, bail,
+};
+use wgrad_wgpu::AdapterInfo;
+
+/// Layers, optimizers, schedules and data.
+pub use wgrad_nn as nn;
+
+/// What most programs use.
+pub mod prelude {
+    pub use crate::{Context, DType, Deferred, Device, Grads, HostTensor, Kept, Param, Scalar, Tensor};
+    pub use wgrad_nn::{
+        Activation, Adam, AdamConfig, AdamW, AdamWConfig, Constant, Cosine, Dropout, Init, Linear, Loader,
+        Mlp, Mnist, Mode, Module, Optimizer, ParamSet, Rng, Schedule, Sequential, Sgd, SgdConfig,
+    };
+}
+
+/// A device that a [`Context`] can be opened on: a Vulkan adapter or the CPU.
+///
+/// ```
+/// use wgrad::prelude::*;
+/// # fn main() -> wgrad::Result<()> {
+/// let ctx = Context::new(&Device::named("cpu")?)?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Device(Which);
+
+#[derive(Clone, Debug)]
+enum Which {
+    Cpu,
+    Oracle,
+    Vulkan(Box<AdapterInfo>),
+}
+
+impl Device {
+    /// Every device of this machine: the Vulkan adapters, then `cpu`, then `oracle`.
+    pub fn list() -> Vec<Device> {
+        let adapters = wgrad_wgpu::adapters().into_iter();
+        let vulkan = adapters.map(|a| Device(Which::Vulkan(Box::new(a))));
+        vulkan.chain([Device::cpu(), Device::oracle()]).collect()
+    }
+
+    /// What `WGRAD_DEVICE` names; without it the first discrete GPU, else the first integrated GPU, else
+    /// the CPU executor. A software Vulkan driver is used only when it is named.
+    ///
+    /// # Errors
+    /// `Adapter` when `WGRAD_DEVICE` names no device.
+    pub fn auto() -> Result<Device> {
+        match std::env::var("WGRAD_DEVICE") {
+            Ok(name) if !matches!(name.trim(), "" | "auto") => Device::named(&name),
+            _ => Ok(Device::best()),
+        }
+    }
+
+    fn best() -> Device {
+        let adapters = wgrad_wgpu::adapters();
+        let gpu = wgrad_wgpu::choose(&adapters, None).cloned();
+        gpu.map_or(Device::cpu(), |a| Device(Which::Vulkan(Box::new(a))))
+    }
+
+    /// The device called `name`: `auto`, `cpu`, `oracle` (or `cpu64`), or a Vulkan adapter's index, PCI
+    /// id, kind (`discrete`, `integrated`, `other`, `software`) or a part of its name or driver.
+    ///
+    /// # Errors
+    /// `Adapter`, naming what there is.
+    pub fn named(name: &str) -> Result<Device> {
+        match name.trim().to_lowercase().as_str() {
+            "auto" => Device::auto(),
+            "cpu" => Ok(Device::cpu()),
+            "oracle" | "cpu64" => Ok(Device::oracle()),
+            other => {
+                let adapters = wgrad_wgpu::adapters();
+                let adapter = wgrad_wgpu::choose(&adapters, Some(other))?.clone();
+                Ok(Device(Which::Vulkan(Box::new(adapter))))
+            }
+        }
+    }
+
+    /// The CPU executor.
+    pub fn cpu() -> Device {
+        Device(Which::Cpu)
+    }
+
+    /// The f64 executor of the CPU: plain, slow, the reference of all tests.
+    pub fn oracle() -> Device {
+        Device(Which::Oracle)
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        match &self.0 {
+            Which::Cpu => "cpu",
+            Which::Oracle => "oracle",
+            Which::Vulkan(adapter) => &adapter.name,
+        }
+    }
+
+    /// What kind of device it is.
+    pub fn kind(&self) -> DeviceKind {
+        match &self.0 {
+            Which::Cpu => DeviceKind::Cpu,
+            Which::Oracle => DeviceKind::Oracle,
+            Which::Vulkan(adapter) => adapter.kind,
+        }
+    }
+
+    /// The device, opened.
+    ///
+    /// # Errors
+    /// `Adapter` when the driver refuses.
+    pub fn open(&self) -> Result<Arc<dyn Backend>> {
+        Ok(match &self.0 {
+            Which::Cpu => Arc::new(wgrad_cpu::Cpu::new()),
+            Which::Oracle => Arc::new(wgrad_cpu::Oracle::new()),
+            Which::Vulkan(adapter) => Arc::new(wgrad_wgpu::Gpu::open(adapter)?),
+        })
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Which::Cpu => f.write_str("cpu: f32 on all cores"),
+            Which::Oracle => f.write_str("oracle: f64 on the CPU, for checking"),
+            Which::Vulkan(adapter) => write!(f, "{adapter}"),
+        }
+    }
+}
+
+impl IntoBackend for &Device {
+    fn into_backend(self) -> Result<Arc<dyn Backend>> {
+        self.open()
+    }
+}

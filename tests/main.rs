@@ -1,1 +1,67 @@
-fn main() {}
+//! The workspace's tests: one binary, because linking a graphics stack ten times is slow.
+//!
+//! A module lists its tests with [`suite!`]. A *plain* test is a `fn()`; a *device* test is a
+//! `fn(&Subject)` and runs once on every device found: the CPU executor, the f64 oracle, and every
+//! Vulkan adapter. The device list is printed first. `WGRAD_TEST_REQUIRE=llvmpipe,SwiftShader` makes a
+//! missing adapter a failure instead of a skip.
+
+mod devices;
+mod house;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+pub(crate) use devices::Subject;
+
+/// A test of a module.
+pub(crate) enum Test {
+    /// Needs no device.
+    Plain(&'static str, fn()),
+    /// Runs on every device.
+    Device(&'static str, fn(&Subject)),
+}
+
+/// Lists a module's tests: `suite![plain: walls, headers; device: add, sub]`.
+#[macro_export]
+macro_rules! suite {
+    (plain: $($plain:ident),* $(,)?; device: $($device:ident),* $(,)?) => {
+        pub(crate) fn tests() -> Vec<$crate::Test> {
+            vec![
+                $($crate::Test::Plain(stringify!($plain), $plain),)*
+                $($crate::Test::Device(stringify!($device), $device),)*
+            ]
+        }
+    };
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let subjects = devices::all();
+    for line in devices::report(subjects) {
+        eprintln!("{line}");
+    }
+    let modules = [("house", house::tests())];
+    let mut trials = Vec::new();
+    for (module, tests) in modules {
+        for test in tests {
+            match test {
+                Test::Plain(name, f) => trials.push(trial(format!("{module}::{name}"), f)),
+                Test::Device(name, f) => {
+                    for subject in subjects {
+                        trials.push(trial(format!("{module}::{name}::{}", subject.tag()), move || f(subject)));
+                    }
+                }
+            }
+        }
+    }
+    trials.push(trial("devices::required".to_owned(), move || devices::check_required(subjects)));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn trial(name: String, f: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::test(name, move || -> Result<(), Failed> {
+        f();
+        Ok(())
+    })
+}

@@ -1,1 +1,34 @@
-//! wgsl/lib.rs
+//! Kernel sources: one WGSL file each, valid on its own. Files of functions are taken from by name;
+//! in the others, regions between `//[ name` and `//]` hold an identity kernel that the printer replaces.
+
+/// Float functions.
+pub const MATH: &str = include_str!("math.wgsl");
+/// Integer functions.
+pub const INTEGER: &str = include_str!("integer.wgsl");
+/// Conversions and the order of arg-reductions.
+pub const CAST: &str = include_str!("cast.wgsl");
+/// Random bits.
+pub const RANDOM: &str = include_str!("random.wgsl");
+/// Elementwise kernels.
+pub const POINTWISE: &str = include_str!("pointwise.wgsl");
+/// Reductions.
+pub const REDUCE: &str = include_str!("reduce.wgsl");
+/// Scatter with addition.
+pub const SCATTER_ADD: &str = include_str!("scatter_add.wgsl");
+/// Matrix products staged through workgroup memory.
+pub const MATMUL_TILE: &str = include_str!("matmul_tile.wgsl");
+/// Matrix products straight from storage.
+pub const MATMUL_DIRECT: &str = include_str!("matmul_direct.wgsl");
+
+/// Every file: name and source.
+pub const ALL: [(&str, &str); 9] = [
+    ("math", MATH),
+    ("integer", INTEGER),
+    ("cast", CAST),
+    ("random", RANDOM),
+    ("pointwise", POINTWISE),
+    ("reduce", REDUCE),
+    ("scatter_add", SCATTER_ADD),
+    ("matmul_tile", MATMUL_TILE),
+    ("matmul_direct", MATMUL_DIRECT),
+];

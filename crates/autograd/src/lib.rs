@@ -1,1 +1,37 @@
-//! crates/autograd/src/lib.rs
+//! Contexts, passes, tensors, and gradients as graph.
+//!
+//! A [`Tensor`] is a small `Copy` handle to a value of a pass or to an owned value. Operations record
+//! into the pass; [`vjp`] records the gradient there too; a pass that ends is cut into a graph, planned
+//! once for its structure, and submitted. Read `pass.rs` first, then `record.rs`, `flush.rs`, `vjp.rs`.
+
+mod capture;
+mod checkpoint;
+mod context;
+mod custom;
+mod deferred;
+mod flush;
+mod grads;
+mod ops;
+mod owned;
+mod pass;
+mod plans;
+mod print;
+mod record;
+mod rules;
+mod state;
+mod table;
+mod tensor;
+mod vjp;
+
+pub use capture::{Step, StepInputs, StepOutputs};
+pub use checkpoint::checkpoint;
+pub use context::{Context, ContextOptions, IntoBackend, Stats};
+pub use custom::{Custom, CustomGradient, CustomOp};
+pub use deferred::Deferred;
+pub use grads::{GradSum, Grads};
+pub use ops::*;
+pub use owned::{Counter, Kept, Param, ParamId, Scalar};
+pub use pass::Pass;
+pub use tensor::Tensor;
+pub use vjp::{grad, vjp};
+pub use wgrad_graph::{DType, Element, Error, ErrorKind, HostTensor, Result, Shape};

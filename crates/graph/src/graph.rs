@@ -93,9 +93,9 @@ impl Hash for Node {
 pub struct CustomId(pub u64);
 
 /// Decides the dispatch of a custom kernel: workgroups on each axis.
-pub type DispatchFn = dyn Fn(&[Out], &Caps) -> [u32; 3] + Send + Sync;
+pub(crate) type DispatchFn = dyn Fn(&[Out], &Caps) -> [u32; 3] + Send + Sync;
 /// Computes a custom operation on f64 slices: operands, then outputs to fill.
-pub type CpuFn = dyn Fn(&[&[f64]], &mut [Vec<f64>]) + Send + Sync;
+pub(crate) type CpuFn = dyn Fn(&[&[f64]], &mut [Vec<f64>]) + Send + Sync;
 
 /// What executors need of a user's kernel. Operands arrive materialised, row-major, in exact ranges.
 pub struct CustomSpec {

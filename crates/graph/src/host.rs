@@ -178,3 +178,10 @@ impl HostTensor {
         HostTensor { shape: self.shape, dtype, bytes }
     }
 }
+
+impl From<&HostTensor> for HostTensor {
+    /// A clone: it shares the bytes.
+    fn from(x: &HostTensor) -> HostTensor {
+        x.clone()
+    }
+}

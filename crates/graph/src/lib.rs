@@ -5,8 +5,10 @@
 //! a clock; every value prints.
 
 mod backend;
+mod compose;
 mod dtype;
 mod error;
+mod fuse;
 mod graph;
 mod group;
 mod host;
@@ -14,6 +16,7 @@ mod index;
 mod infer;
 mod op;
 mod plan;
+mod planner;
 mod rows;
 mod shape;
 
@@ -27,5 +30,6 @@ pub use index::{Dynamic, Index, View};
 pub use infer::infer;
 pub use op::{Binary, Op, Perm, Reduce, Steps, Unary};
 pub use plan::{Home, Leaf, LeafKind, Loc, Options, Output, Plan, Slot, Step};
+pub use planner::{Root, plan};
 pub use rows::{Domain, Row, Slope};
 pub use shape::{Axes, MAX_RANK, Shape};

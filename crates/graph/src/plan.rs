@@ -30,7 +30,7 @@ pub struct Leaf {
 /// Where a value lies.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Loc {
-    /// In leaf `i`.
+    /// In leaf `i`. Written only where an output takes the place of a donated leaf.
     Leaf(u32),
     /// In slot `i` of the workspace.
     Slot(u32),

@@ -298,7 +298,7 @@ impl Binary {
             Xor => bits("xor", "(x ^ w)", |a, b| a ^ b, true),
             Shl => bits("shl", "wg_shl(x, w)", |a, b| a << (b & 31), false),
             Shr => bits("shr", "wg_shr(x, w)", |a, b| a >> (b & 31), false),
-            MulHigh => bits("mul_high", "wg_mul_high(x, w)", |a, b| (a * b) >> 32, false),
+            MulHigh => bits("mul_high", "wg_mul_high(x, w)", |a, b| ((i128::from(a) * i128::from(b)) >> 32) as i64, false),
         }
     }
 }

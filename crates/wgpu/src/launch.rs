@@ -9,7 +9,8 @@ pub(crate) struct Launch {
     /// WGSL with entry point `main`. Free of sizes (tile choices excepted), and so the kernel's key:
     /// equal layers share it. Each storage binding is declared as `var<storage, ACCESS{i}>`, where
     /// `ACCESS{i}` is replaced by `read` or `read_write` when the dispatch is bound: an operand whose
-    /// driver buffer is also written by this dispatch must be `read_write`.
+    /// driver buffer is also written by this dispatch must be `read_write`. Text without any such word
+    /// is a user's: its own access modes are widened where needed, and it runs with every check.
     pub(crate) source: String,
     /// The storage buffers, `@group(0) @binding(i)` in this order.
     pub(crate) bindings: Vec<Binding>,

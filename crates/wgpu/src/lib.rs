@@ -1,1 +1,31 @@
-//! crates/wgpu/src/lib.rs
+//! Vulkan adapters as [`wgrad_graph::Backend`]s. The only crate that names wgpu.
+//!
+//! [`adapters`] lists what there is, [`choose`] picks one, [`Gpu::open`] opens it. A plan is lowered to
+//! WGSL text and dispatches (`emit`), compiled and placed once (`prepare`), and run as one submission
+//! (`encode`). Values live in pages (`pages`), host bytes cross in staging buffers (`staging`), every
+//! wait has a deadline (`wait`), and a failure of the device is an error value (`faults`).
+
+mod adapter;
+mod binds;
+mod cache;
+mod checks;
+mod choose;
+mod emit;
+mod encode;
+mod faults;
+mod gpu;
+mod heap;
+mod kernels;
+mod launch;
+mod pages;
+mod prepare;
+mod read;
+mod staging;
+mod wait;
+mod workspace;
+
+pub use adapter::{AdapterInfo, adapters, choose};
+pub use gpu::{AllocatorReport, Gpu};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,499 @@
+//! Flushing: from queued values to a graph, a plan, a submission, and computed values.
+//!
+//! A final flush computes only what outlives the pass. A flush in the middle of a pass also keeps every
+//! value that it stored, so that nothing expensive is computed twice, and donates nothing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+use wgrad_graph::{
+    Args, BufferId, Error, ErrorKind, Graph, Home, HostTensor, LeafArg, LeafKind, Node, NodeId, Op, Options,
+    Out, Result, Root, Ticket, Val, bail,
+};
+
+use crate::pass::OpenPass;
+use crate::plans::{PlanKey, Ready};
+use crate::record;
+use crate::state::{At, Lease, Pool, Source, Standing, State, Update, ValueKey};
+use crate::tensor::{PERSISTENT, Tensor};
+
+/// A graph cut out of a pool, and where its leaves come from.
+pub(crate) struct Cut {
+    pub(crate) graph: Graph,
+    /// For each leaf of the graph, in order: its node in the graph, and the pool's node and output.
+    pub(crate) leaves: Vec<(NodeId, u32, u32)>,
+    /// For each scalar of the graph, in order: the pool's node.
+    pub(crate) numbers: Vec<u32>,
+    /// The graph's value for each of the pool's (node, output).
+    pub(crate) vals: HashMap<(u32, u32), Val>,
+}
+
+/// What one submission made.
+struct Made {
+    /// For each root, its buffer.
+    roots: Vec<Arc<Lease>>,
+    /// Other stored values: the graph's value and its buffer.
+    kept: Vec<(Val, Arc<Lease>)>,
+    /// The plan that ran.
+    ready: Ready,
+}
+
+/// What a leaf of a cut is bound to.
+#[derive(Clone)]
+pub(crate) enum Bind {
+    /// A buffer.
+    Lease(Arc<Lease>),
+    /// Bytes that travel with the submission.
+    Host(HostTensor),
+}
+
+/// What a final flush did, in terms that hold for the next pass of the same structure.
+pub(crate) struct Recording {
+    /// The plan, if there was anything to compute.
+    pub(crate) ready: Option<Ready>,
+    /// The pool's node of each leaf.
+    pub(crate) leaves: Vec<u32>,
+    /// The pool's node of each number.
+    pub(crate) numbers: Vec<u32>,
+    /// What becomes of each update and deferred value, in that order.
+    pub(crate) homes: Vec<GoalHome>,
+}
+
+/// Where a goal of a final flush ended.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(crate) enum GoalHome {
+    /// It is this root of the plan.
+    Root(usize),
+    /// It was computed before.
+    Before,
+}
+
+impl State {
+    /// Waits for a submission; a failure is noted for whoever asks next.
+    pub(crate) fn await_ticket(&mut self, ticket: Ticket) -> Result<()> {
+        if ticket <= self.verified {
+            return match &self.failure {
+                Some((after, upto, error)) if *after < ticket && ticket <= *upto => Err(error.clone()),
+                _ => Ok(()),
+            };
+        }
+        match self.backend.wait(ticket, self.config.deadline) {
+            Ok(()) => {
+                self.verified = ticket;
+                self.flight.retain(|t| *t > ticket);
+                Ok(())
+            }
+            Err(error) => {
+                self.fail(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// A new buffer with `data` in storage dtype.
+    pub(crate) fn upload(&mut self, data: &HostTensor) -> Result<Arc<Lease>> {
+        let caps = self.backend.caps();
+        let stored = data.cast(caps.storage(data.dtype()));
+        let bytes = caps.value_bytes(data.shape().elems(), data.dtype());
+        self.afford(bytes)?;
+        let lease = Lease::new(&self.backend, bytes)?;
+        self.backend.write(lease.id, stored.bytes())?;
+        Ok(lease)
+    }
+
+    fn afford(&self, bytes: usize) -> Result<()> {
+        let Some(budget) = self.config.budget_bytes else { return Ok(()) };
+        let live = self.backend.memory().live_bytes;
+        if live + bytes > budget {
+            bail!(OutOfMemory, "budget", "{live} bytes are used and {bytes} more are asked for; the budget is {budget} bytes");
+        }
+        Ok(())
+    }
+
+    /// The computed buffer of a handle, computing it if need be.
+    pub(crate) fn computed(&mut self, tensor: &Tensor, at: At) -> Result<(Arc<Lease>, Out)> {
+        let look = record::look(self, tensor)?;
+        match look.standing {
+            Standing::Computed(lease) => return Ok((lease, look.out)),
+            Standing::Poisoned(error) => return Err(error),
+            Standing::Queued if tensor.pool == PERSISTENT => {
+                bail!(Stale, "read", "the value is made by a pass that has not ended")
+            }
+            Standing::Queued => {}
+        }
+        if record::pool(self, tensor)?.captured {
+            let rule = "a value is read inside a captured step; return it from the step instead";
+            return Err(Error::new(ErrorKind::Argument, "read", rule).at(at).operand("made", Some(tensor.at)));
+        }
+        self.flush(tensor.pool, &[tensor.value_key()])?;
+        match record::look(self, tensor)?.standing {
+            Standing::Computed(lease) => Ok((lease, look.out)),
+            Standing::Poisoned(error) => Err(error),
+            Standing::Queued => unreachable!("a flush computes or poisons what it was asked for"),
+        }
+    }
+
+    /// Flushes all unread values of a pass that has recorded more than its budget of operations.
+    pub(crate) fn spend(&mut self, pass: OpenPass) -> Result<()> {
+        let node_budget = self.config.node_budget;
+        let pool = record::current(self, pass)?;
+        if pool.nodes.len() - pool.flushed < node_budget {
+            return Ok(());
+        }
+        let mut used = vec![false; pool.nodes.len()];
+        for node in &pool.nodes {
+            node.inputs.iter().for_each(|k| used[pool.values[*k].node as usize] = true);
+        }
+        let idle = |i: &usize| !used[*i] && !matches!(pool.nodes[*i].op, Op::Input | Op::Scalar);
+        let goals: Vec<ValueKey> =
+            (pool.flushed..pool.nodes.len()).filter(idle).flat_map(|i| pool.nodes[i].outs.iter().map(|o| o.key)).collect();
+        pool.flushed = pool.nodes.len();
+        // A failure belongs to the values that failed: whoever reads one of them hears of it.
+        if let Err(error) = self.flush(pass.pool, &goals) {
+            tracing::warn!(target: "wgrad::pass", %error, "a flush on budget failed");
+        }
+        Ok(())
+    }
+
+    /// Computes `goals` in the middle of a pass.
+    pub(crate) fn flush(&mut self, index: u32, goals: &[ValueKey]) -> Result<()> {
+        let mut pool = self.pools[index as usize].pool.take().expect("the caller found the pool open");
+        let result = self.flush_pool(&mut pool, goals);
+        self.pools[index as usize].pool = Some(pool);
+        result
+    }
+
+    fn flush_pool(&mut self, pool: &mut Pool, goals: &[ValueKey]) -> Result<()> {
+        let result = self.outer_first(pool, goals).and_then(|()| {
+            let cut = cut(pool, goals)?;
+            let mut roots: Vec<Root> = Vec::new();
+            for key in goals {
+                let v = pool.values[*key];
+                if let Some(val) = cut.vals.get(&(v.node, v.out))
+                    && matches!(pool.out(*key).standing, Standing::Queued)
+                    && !roots.iter().any(|r| r.val == *val)
+                {
+                    roots.push(Root { val: *val, into: None });
+                }
+            }
+            if roots.is_empty() {
+                return Ok(());
+            }
+            let vals: Vec<Val> = roots.iter().map(|r| r.val).collect();
+            let made = self.submit(pool, &cut, roots, None)?;
+            let back: HashMap<Val, (u32, u32)> = cut.vals.iter().map(|(k, v)| (*v, *k)).collect();
+            for (val, lease) in vals.into_iter().zip(made.roots).chain(made.kept) {
+                let (node, out) = back[&val];
+                pool.nodes[node as usize].outs[out as usize].standing = Standing::Computed(lease);
+            }
+            Ok(())
+        });
+        if let Err(error) = &result {
+            for key in goals {
+                let out = pool.out_mut(*key);
+                if matches!(out.standing, Standing::Queued) {
+                    out.standing = Standing::Poisoned(error.clone());
+                }
+            }
+        }
+        result
+    }
+
+    /// Computes the values of passes around that `goals` depend on.
+    fn outer_first(&mut self, pool: &mut Pool, goals: &[ValueKey]) -> Result<()> {
+        if pool.outer.is_empty() {
+            return Ok(());
+        }
+        for node in needed(pool, goals)? {
+            let Source::Outer { pool: outer, key } = pool.nodes[node as usize].source else { continue };
+            self.flush(outer, &[key])?;
+            let outer = self.pools[outer as usize].pool.as_ref().expect("a pass around is open");
+            let lease = match (&outer.node(key).source, &outer.out(key).standing) {
+                (Source::Lease(lease), _) | (_, Standing::Computed(lease)) => Arc::clone(lease),
+                (_, Standing::Poisoned(error)) => return Err(error.clone()),
+                (_, Standing::Queued) => bail!(Stale, "flush", "a value of a pass around was not computed"),
+            };
+            pool.nodes[node as usize].source = Source::Lease(lease);
+        }
+        Ok(())
+    }
+
+    /// Plans and submits a cut. `places`, given in a final flush, tells for each root the buffer of the
+    /// owned version whose place the result may take.
+    fn submit(
+        &mut self,
+        pool: &mut Pool,
+        cut: &Cut,
+        mut roots: Vec<Root>,
+        places: Option<&[Option<Arc<Lease>>]>,
+    ) -> Result<Made> {
+        let binds: Vec<Bind> = cut.leaves.iter().map(|(_, node, out)| bind(pool, *node, *out)).collect();
+        let mut kinds = Vec::with_capacity(binds.len());
+        for (i, ((id, _, _), bind)) in cut.leaves.iter().zip(&binds).enumerate() {
+            let kind = match bind {
+                Bind::Host(_) => LeafKind::Upload,
+                Bind::Lease(lease) => {
+                    let takes = |p: &Option<Arc<Lease>>| p.as_ref().is_some_and(|p| Arc::ptr_eq(p, lease));
+                    // The owner, the leaf, the place and the bind: nobody else can reach this version.
+                    match places.and_then(|p| p.iter().position(takes)) {
+                        Some(root) if Arc::strong_count(lease) == 4 => {
+                            roots[root].into = Some(i as u32);
+                            LeafKind::Donated
+                        }
+                        _ => LeafKind::Buffer,
+                    }
+                }
+            };
+            kinds.push((*id, kind));
+        }
+        let count = roots.len();
+        let options = Options { fuse: self.config.fuse, keep: places.is_none() };
+        let key = PlanKey { graph: cut.graph.clone(), roots, leaves: kinds, options };
+        let ready = self.plans.ready(&self.backend, key)?.ready.clone();
+        let numbers: Vec<f64> = cut.numbers.iter().map(|n| pool.take_number(*n, self.step)).collect();
+        let mut leases = self.run(&ready, &binds, &numbers)?;
+        let others = leases.split_off(count);
+        let kept = ready.plan.outputs[count..].iter().map(|o| o.val).zip(others).collect();
+        Ok(Made { roots: leases, kept, ready })
+    }
+
+    /// Submits a plan that is ready; one buffer an output.
+    pub(crate) fn run(&mut self, ready: &Ready, binds: &[Bind], numbers: &[f64]) -> Result<Vec<Arc<Lease>>> {
+        let Ready { plan, prepared, bounds } = ready;
+        for (scalar, max, node) in bounds {
+            let (start, node) = (numbers[*scalar], plan.graph.node(*node));
+            if start < 0.0 || start > *max as f64 {
+                let rule = format!("start {start} is not between 0 and {max}, the last that fits");
+                let error = Error::new(ErrorKind::Argument, node.op.name(), rule);
+                return Err(if let Some(at) = node.at { error.at(at) } else { error });
+            }
+        }
+        let fresh = plan.outputs.iter().map(|o| if let Home::New { bytes } = o.home { bytes } else { 0 });
+        let growth = plan.workspace_bytes.saturating_sub(self.workspace_bytes);
+        self.afford(fresh.sum::<usize>() + growth)?;
+        let caps = self.backend.caps();
+        let stored: Vec<Option<HostTensor>> = binds
+            .iter()
+            .map(|b| if let Bind::Host(data) = b { Some(data.cast(caps.storage(data.dtype()))) } else { None })
+            .collect();
+        let mut leaves: Vec<LeafArg<'_>> = Vec::with_capacity(binds.len());
+        for (bind, stored) in binds.iter().zip(&stored) {
+            leaves.push(match (bind, stored) {
+                (Bind::Lease(lease), _) => LeafArg::Buffer(lease.id),
+                (Bind::Host(data), None) => LeafArg::Host(data.bytes()),
+                (Bind::Host(_), Some(stored)) => LeafArg::Host(stored.bytes()),
+            });
+        }
+        let mut leases = Vec::with_capacity(plan.outputs.len());
+        for output in &plan.outputs {
+            leases.push(match output.home {
+                Home::New { bytes } => Lease::new(&self.backend, bytes)?,
+                Home::InPlace(leaf) => match &binds[leaf as usize] {
+                    Bind::Lease(lease) => Arc::clone(lease),
+                    Bind::Host(_) => unreachable!("host bytes are never donated"),
+                },
+            });
+        }
+        let outputs: Vec<BufferId> = leases.iter().map(|l| l.id).collect();
+        let args = Args { leaves: &leaves, scalars: numbers, outputs: &outputs };
+        let ticket = self.backend.submit(prepared, args).inspect_err(|error| {
+            if error.is_lost() {
+                self.failure = Some((self.verified, self.newest, error.clone()));
+            }
+        })?;
+        self.workspace_bytes = self.workspace_bytes.max(plan.workspace_bytes);
+        self.newest = ticket;
+        self.flight.push_back(ticket);
+        if self.flight.len() > self.config.in_flight {
+            let oldest = self.flight[0];
+            // The failure is kept for the next pass and for the deferred numbers of its step.
+            let _noted = self.await_ticket(oldest);
+        }
+        Ok(leases)
+    }
+
+    /// The final flush of a pass: computes what outlives it, and commits.
+    pub(crate) fn finish(&mut self, index: u32) -> Result<Recording> {
+        let mut pool = self.pools[index as usize].pool.take().expect("the pass is open");
+        let result = self.finish_pool(&mut pool);
+        self.pools[index as usize].pool = Some(pool);
+        result
+    }
+
+    fn finish_pool(&mut self, pool: &mut Pool) -> Result<Recording> {
+        for update in &pool.updates {
+            if let Some(owned) = self.owned.get(update.owned)
+                && owned.version != update.base
+            {
+                let rule = format!(
+                    "{}: another pass has set version {} since this pass began its own from version {}",
+                    owned.name, owned.version, update.base
+                );
+                return Err(Error::new(ErrorKind::Stale, "set", rule).at(update.at));
+            }
+        }
+        // Only the last version of each owned value that still exists is of use.
+        let of_use = |(i, u): (usize, &Update)| {
+            let last = !pool.updates[i + 1..].iter().any(|v| v.owned == u.owned);
+            (last && self.owned.contains_key(u.owned)).then_some(i)
+        };
+        let updates: Vec<usize> = pool.updates.iter().enumerate().filter_map(of_use).collect();
+        let goals: Vec<(ValueKey, Option<usize>)> = (updates.iter())
+            .map(|i| (pool.updates[*i].value, Some(*i)))
+            .chain(pool.deferred.iter().map(|(key, _)| (*key, None)))
+            .collect();
+        let keys: Vec<ValueKey> = goals.iter().map(|(key, _)| *key).collect();
+        self.outer_first(pool, &keys)?;
+        let cut = cut(pool, &keys)?;
+        let mut roots: Vec<Root> = Vec::new();
+        let mut places: Vec<Option<Arc<Lease>>> = Vec::new();
+        let mut homes: Vec<GoalHome> = Vec::new();
+        for (key, update) in &goals {
+            let v = pool.values[*key];
+            if leaf_lease(pool, v.node, v.out).is_some() {
+                homes.push(GoalHome::Before);
+                continue;
+            }
+            let val = cut.vals[&(v.node, v.out)];
+            let root = roots.iter().position(|r| r.val == val).unwrap_or_else(|| {
+                roots.push(Root { val, into: None });
+                places.push(update.and_then(|u| self.owned[pool.updates[u].owned].lease.clone()));
+                roots.len() - 1
+            });
+            homes.push(GoalHome::Root(root));
+        }
+        let made = match roots.is_empty() {
+            true => None,
+            false => Some(self.submit(pool, &cut, roots, Some(&places))?),
+        };
+        drop(places);
+        let lease = |(home, (key, _)): (&GoalHome, &(ValueKey, Option<usize>))| match (home, &made) {
+            (GoalHome::Root(root), Some(made)) => Arc::clone(&made.roots[*root]),
+            _ => {
+                let v = pool.values[*key];
+                Arc::clone(leaf_lease(pool, v.node, v.out).expect("it was computed before"))
+            }
+        };
+        let leases: Vec<Arc<Lease>> = homes.iter().zip(&goals).map(lease).collect();
+        let (new, deferred) = leases.split_at(updates.len());
+        for (i, lease) in updates.iter().zip(new) {
+            let Update { owned, version, .. } = pool.updates[*i];
+            let owned = &mut self.owned[owned];
+            (owned.lease, owned.version) = (Some(Arc::clone(lease)), version);
+        }
+        for ((key, cell), lease) in pool.deferred.iter().zip(deferred) {
+            cell.computed(Arc::clone(lease), pool.out(*key).out, self.newest);
+            self.deferred.push(Arc::downgrade(cell));
+        }
+        self.deferred.retain(|cell| cell.strong_count() > 0);
+        self.commit_counts(&pool.counts);
+        pool.deferred.clear();
+        let leaves = cut.leaves.iter().map(|(_, node, _)| *node).collect();
+        Ok(Recording { ready: made.map(|m| m.ready), leaves, numbers: cut.numbers, homes })
+    }
+
+    /// Counts a committed pass.
+    pub(crate) fn commit_counts(&mut self, counts: &[(Arc<AtomicU64>, u64)]) {
+        for (counter, n) in counts {
+            counter.fetch_add(*n, Ordering::AcqRel);
+        }
+        self.step += 1;
+    }
+}
+
+/// What a leaf of a pool is bound to.
+fn bind(pool: &Pool, node: u32, out: u32) -> Bind {
+    match &pool.nodes[node as usize].source {
+        Source::Host(data) => Bind::Host(data.clone()),
+        _ => Bind::Lease(Arc::clone(leaf_lease(pool, node, out).expect("a leaf is a buffer or host bytes"))),
+    }
+}
+
+/// The buffer of a pool's leaf or computed value.
+fn leaf_lease(pool: &Pool, node: u32, out: u32) -> Option<&Arc<Lease>> {
+    let node = &pool.nodes[node as usize];
+    match (&node.source, &node.outs[out as usize].standing) {
+        (Source::Lease(lease), _) | (_, Standing::Computed(lease)) => Some(lease),
+        _ => None,
+    }
+}
+
+/// The pool's nodes that `goals` need and that are not computed, ascending.
+fn needed(pool: &Pool, goals: &[ValueKey]) -> Result<Vec<u32>> {
+    let mut seen = vec![false; pool.nodes.len()];
+    let mut todo: Vec<(u32, u32)> = goals.iter().map(|k| (pool.values[*k].node, pool.values[*k].out)).collect();
+    while let Some((index, out)) = todo.pop() {
+        let node = &pool.nodes[index as usize];
+        match &node.outs[out as usize].standing {
+            Standing::Poisoned(error) => return Err(error.clone()),
+            Standing::Computed(_) => continue,
+            Standing::Queued if std::mem::replace(&mut seen[index as usize], true) => continue,
+            Standing::Queued => {}
+        }
+        todo.extend(node.inputs.iter().map(|k| (pool.values[*k].node, pool.values[*k].out)));
+    }
+    Ok((0..pool.nodes.len() as u32).filter(|i| seen[*i as usize]).collect())
+}
+
+/// Cuts the graph that computes `goals` out of a pool. Computed values are leaves.
+pub(crate) fn cut(pool: &Pool, goals: &[ValueKey]) -> Result<Cut> {
+    let mut cut = Cut { graph: Graph::default(), leaves: Vec::new(), numbers: Vec::new(), vals: HashMap::new() };
+    let mut ids: HashMap<u32, NodeId> = HashMap::new();
+    for index in needed(pool, goals)? {
+        let node = &pool.nodes[index as usize];
+        if node.op == Op::Input {
+            add_leaf(&mut cut, pool, index, 0);
+            continue;
+        }
+        let mut inputs: SmallVec<[Val; 4]> = SmallVec::new();
+        for key in &node.inputs {
+            let v = pool.values[*key];
+            inputs.push(match cut.vals.get(&(v.node, v.out)) {
+                Some(val) => *val,
+                None => add_leaf(&mut cut, pool, v.node, v.out),
+            });
+        }
+        if let Some(custom) = &node.custom
+            && let Op::Custom(id) = node.op
+        {
+            cut.graph.register(id, custom.spec());
+        }
+        let id = cut.graph.push(Node {
+            op: node.op,
+            inputs,
+            outs: node.outs.iter().map(|o| o.out).collect(),
+            after: node.after.iter().filter_map(|a| ids.get(a).copied()).collect(),
+            segment: 0,
+            at: Some(node.at),
+        });
+        ids.insert(index, id);
+        if node.op == Op::Scalar {
+            cut.numbers.push(index);
+        }
+        for out in 0..node.outs.len() as u32 {
+            // An output that is already computed stays what it is: its readers found the leaf.
+            if !matches!(node.outs[out as usize].standing, Standing::Computed(_)) {
+                cut.vals.insert((index, out), Val { node: id, out });
+            }
+        }
+    }
+    Ok(cut)
+}
+
+fn add_leaf(cut: &mut Cut, pool: &Pool, node: u32, out: u32) -> Val {
+    let n = &pool.nodes[node as usize];
+    let id = cut.graph.push(Node {
+        op: Op::Input,
+        inputs: SmallVec::new(),
+        outs: SmallVec::from_buf([n.outs[out as usize].out]),
+        after: SmallVec::new(),
+        segment: 0,
+        at: Some(n.at),
+    });
+    let val = Val::of(id);
+    cut.leaves.push((id, node, out));
+    cut.vals.insert((node, out), val);
+    val
+}

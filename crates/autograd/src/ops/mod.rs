@@ -1,0 +1,184 @@
+//! Tensor methods. Each is one entry of [`methods!`], which makes the pair `x()` (mistakes panic at
+//! the caller's line) and `try_x()` (the same text as an [`Error`]). Broadcasting, promotion and
+//! `keepdim` end here: the graph sees equal shapes and dtypes.
+//!
+//! Closures do not carry `#[track_caller]`, so code that records loops instead of mapping: the line of
+//! a node is the user's.
+
+/// Methods in pairs: `name try_name(self, arg: Type) -> Out { body of try_name }`.
+macro_rules! methods {
+    (impl $owner:ident, $recv:ty; $(
+        $(#[$doc:meta])*
+        $name:ident $try_name:ident($self:ident $(, $arg:ident: $ty:ty)*) -> $out:ty $body:block
+    )*) => {
+        impl $owner {$(
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $name($self: $recv $(, $arg: $ty)*) -> $out {
+                crate::ops::or_panic($self.$try_name($($arg),*))
+            }
+
+            #[doc = concat!("As [`", stringify!($owner), "::", stringify!($name), "`].")]
+            ///
+            /// # Errors
+            /// Where the other panics.
+            #[track_caller]
+            pub fn $try_name($self: $recv $(, $arg: $ty)*) -> crate::Result<$out> $body
+        )*}
+    };
+}
+
+/// Returns early with an error that names the caller's line and the operands:
+/// `refuse!([x, w] Shape, "add", "shapes {a} and {b} do not broadcast")`.
+macro_rules! refuse {
+    ([$($x:expr),*] $kind:ident, $op:expr, $($detail:tt)+) => {
+        return Err(crate::ops::mistake(wgrad_graph::ErrorKind::$kind, $op, format!($($detail)+), &[$($x),*]))
+    };
+    ($kind:ident, $op:expr, $($detail:tt)+) => { refuse!([] $kind, $op, $($detail)+) };
+}
+
+mod args;
+mod arith;
+mod composite;
+mod create;
+mod index;
+mod matmul;
+mod movement;
+mod operand;
+mod random;
+mod reduce;
+mod slice;
+mod unary;
+
+pub use args::{AxesArg, Cut, DimsArg};
+pub use operand::{Operand, Start};
+
+pub(crate) use arith::binary;
+pub(crate) use index::iota;
+pub(crate) use movement::permute;
+pub(crate) use slice::{slice, steps_on};
+pub(crate) use unary::unary;
+
+use std::panic::Location;
+
+use wgrad_graph::{DType, Error, ErrorKind, HostTensor, MAX_RANK, Op, Result, Shape};
+
+use crate::pass::{OpenPass, stream_hash};
+use crate::record::{self, Recorded};
+use crate::state::Number;
+use crate::table;
+use crate::tensor::Tensor;
+
+/// The value, or a panic with the error's text at the caller's line.
+#[track_caller]
+pub(crate) fn or_panic<T>(result: Result<T>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// An error at the caller's line that shows the operands.
+#[track_caller]
+pub(crate) fn mistake(kind: ErrorKind, op: &str, detail: String, x: &[Tensor]) -> Error {
+    let error = Error::new(kind, op, detail).at(Location::caller());
+    x.iter().fold(error, |error, x| match x.try_out() {
+        Ok(out) => error.operand(format!("{out:?}"), Some(x.at)),
+        Err(_) => error,
+    })
+}
+
+/// What records without operands.
+impl OpenPass {
+    #[track_caller]
+    fn record(self, op: Op, x: &[Tensor], to: Option<Shape>, dtype: Option<DType>) -> Result<Tensor> {
+        record::operation(Some(self), Recorded { op, x, to, dtype }, Location::caller())
+    }
+
+    #[track_caller]
+    fn number(self, value: f64, dtype: DType) -> Result<Tensor> {
+        record::number(self, Number::Literal(value), dtype, Location::caller())
+    }
+
+    /// A constant that is uploaded once a context.
+    #[track_caller]
+    fn table(self, name: &'static str, make: fn() -> HostTensor) -> Result<Tensor> {
+        record::constant(self, name, make, Location::caller())
+    }
+
+    /// The operands `k0, k1, step, row` of [`Op::Random`] for the next draw from `stream`.
+    #[track_caller]
+    fn random_key(self, stream: &str) -> Result<[Tensor; 4]> {
+        let (seed, step, draw) = {
+            let mut state = table::lock(self.context)?;
+            let (seed, step) = (state.seed, state.step);
+            let draws = record::current(&mut state, self)?.streams.entry(stream.to_owned()).or_insert(0);
+            *draws += 1;
+            (seed, step, *draws - 1)
+        };
+        let key = seed ^ stream_hash(stream, draw);
+        let [k0, k1, step] = [key, key >> 32, step].map(|word| f64::from(word as u32));
+        Ok([
+            self.number(k0, DType::U32)?,
+            self.number(k1, DType::U32)?,
+            self.number(step, DType::U32)?,
+            self.number(0.0, DType::U32)?,
+        ])
+    }
+}
+
+/// The pass in which an operation on `x` is recorded.
+#[track_caller]
+fn pass_of(x: Tensor) -> Result<OpenPass> {
+    record::pass_of(&[x], Location::caller())
+}
+
+/// `x` with the elements of `dtype`.
+#[track_caller]
+pub(crate) fn cast(x: Tensor, dtype: DType) -> Result<Tensor> {
+    if x.try_out()?.dtype == dtype { Ok(x) } else { Tensor::record(Op::Cast, &[x], None, Some(dtype)) }
+}
+
+/// `x` under another shape of as many elements.
+#[track_caller]
+pub(crate) fn reshape(x: Tensor, shape: Shape) -> Result<Tensor> {
+    if x.try_out()?.shape == shape { Ok(x) } else { Tensor::record(Op::Reshape, &[x], Some(shape), None) }
+}
+
+/// `x` broadcast to `shape` by NumPy's rule.
+#[track_caller]
+pub(crate) fn expand(x: Tensor, shape: Shape) -> Result<Tensor> {
+    let from = x.try_out()?.shape;
+    if from == shape {
+        return Ok(x);
+    }
+    if from.broadcast(&shape) != Some(shape) {
+        refuse!([x] Shape, "expand", "{from} does not expand to {shape}");
+    }
+    let mut dims = [1; MAX_RANK];
+    dims[shape.rank() - from.rank()..shape.rank()].copy_from_slice(from.dims());
+    let x = reshape(x, Shape::new(&dims[..shape.rank()]))?;
+    if x.try_out()?.shape == shape { Ok(x) } else { Tensor::record(Op::Expand, &[x], Some(shape), None) }
+}
+
+/// Both operands with the shape that they broadcast to and the dtype that they promote to.
+#[track_caller]
+pub(crate) fn meet(op: &str, a: Tensor, b: Tensor) -> Result<[Tensor; 2]> {
+    let (x, w) = (a.try_out()?, b.try_out()?);
+    let Some(dtype) = x.dtype.promote(w.dtype) else {
+        refuse!([a, b] DType, op, "dtypes {} and {} have no common dtype; cast one", x.dtype, w.dtype);
+    };
+    let Some(shape) = x.shape.broadcast(&w.shape) else {
+        refuse!([a, b] Shape, op, "shapes {} and {} do not broadcast", x.shape, w.shape);
+    };
+    Ok([expand(cast(a, dtype)?, shape)?, expand(cast(b, dtype)?, shape)?])
+}
+
+/// The shape with these sizes, or an error of `op`.
+#[track_caller]
+pub(crate) fn shape(op: &str, dims: &[usize]) -> Result<Shape> {
+    match Shape::try_new(dims) {
+        Some(shape) => Ok(shape),
+        None => refuse!(Shape, op, "shape {dims:?}: rank over {MAX_RANK}, or too many elements"),
+    }
+}

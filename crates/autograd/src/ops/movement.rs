@@ -1,0 +1,174 @@
+//! Operations that only move elements.
+
+use wgrad_graph::{Axes, MAX_RANK, Op, Shape};
+
+use super::args::axis as axis_of;
+use super::reduce::without;
+use super::{AxesArg, DimsArg, Operand, cast, expand, reshape, shape};
+use crate::{Result, Tensor};
+
+/// Axes reordered: result axis `i` is axis `order[i]`.
+#[track_caller]
+pub(crate) fn permute(x: Tensor, order: &[usize]) -> Result<Tensor> {
+    if order.iter().enumerate().all(|(i, a)| i == *a) {
+        return Ok(x);
+    }
+    let mut perm = [0; MAX_RANK];
+    for (i, p) in perm.iter_mut().enumerate() {
+        *p = order.get(i).copied().unwrap_or(i) as u8;
+    }
+    Tensor::record(Op::Permute(perm), &[x], None, None)
+}
+
+methods! { impl Tensor, Self;
+    /// The same elements in row-major order under another shape; one size may be -1.
+    reshape try_reshape(self, dims: impl Into<DimsArg>) -> Tensor {
+        let to = dims.into().of("reshape", self.try_out()?.shape)?;
+        reshape(self, to)
+    }
+
+    /// Axes from `start` to the last as one: `[B, C, H, W].flatten(1) -> [B, C * H * W]`.
+    flatten try_flatten(self, start: i32) -> Tensor {
+        let from = self.try_out()?.shape;
+        let start = axis_of("flatten", start, from.rank())?;
+        let (kept, joined) = from.dims().split_at(start);
+        reshape(self, shape("flatten", &[kept, &[joined.iter().product()]].concat())?)
+    }
+
+    /// Without `axis`, which has size 1.
+    squeeze try_squeeze(self, axis: i32) -> Tensor {
+        let from = self.try_out()?.shape;
+        let a = axis_of("squeeze", axis, from.rank())?;
+        if from[a] != 1 {
+            refuse!([self] Shape, "squeeze", "axis {axis} of {from} has size {}, not 1", from[a]);
+        }
+        without(self, Axes::NONE.with(a))
+    }
+
+    /// With an axis of size 1 that becomes axis `axis` of the result.
+    unsqueeze try_unsqueeze(self, axis: i32) -> Tensor {
+        let mut dims = self.try_out()?.shape.dims().to_vec();
+        dims.insert(axis_of("unsqueeze", axis, dims.len() + 1)?, 1);
+        reshape(self, shape("unsqueeze", &dims)?)
+    }
+
+    /// Broadcast to `shape` by NumPy's rule. Gradient: summed over repeats.
+    expand try_expand(self, shape: impl Into<Shape>) -> Tensor { expand(self, shape.into()) }
+
+    /// Axes reordered: axis `i` of the result is axis `order[i]`.
+    permute try_permute(self, order: impl Into<AxesArg>) -> Tensor {
+        let from = self.try_out()?.shape;
+        let order = order.into().of("permute", from.rank())?;
+        if order.len() != from.rank() {
+            refuse!([self] Argument, "permute", "{order:?} does not name every axis of {from}");
+        }
+        permute(self, &order)
+    }
+
+    /// Axes `a` and `b` exchanged.
+    transpose try_transpose(self, a: i32, b: i32) -> Tensor {
+        let rank = self.try_out()?.shape.rank();
+        let mut order: Vec<usize> = (0..rank).collect();
+        order.swap(axis_of("transpose", a, rank)?, axis_of("transpose", b, rank)?);
+        permute(self, &order)
+    }
+
+    /// The last two axes exchanged.
+    t try_t(self) -> Tensor { self.try_transpose(-2, -1) }
+
+    /// `value` around `x`: `(before, after)` elements for each axis.
+    /// Gradient: that of the inner part.
+    pad try_pad(self, widths: &[(usize, usize)], value: f64) -> Tensor {
+        let from = self.try_out()?;
+        if widths.len() != from.shape.rank() {
+            refuse!([self] Argument, "pad", "{} widths for the axes of {}", widths.len(), from.shape);
+        }
+        let dims: Vec<usize> = widths.iter().zip(from.shape.dims()).map(|(w, d)| w.0 + d + w.1).collect();
+        let to = shape("pad", &dims)?;
+        if to == from.shape {
+            return Ok(self);
+        }
+        let mut steps = wgrad_graph::Steps::ALL;
+        let mut lo = [0; MAX_RANK];
+        for (i, (before, _)) in widths.iter().enumerate() {
+            (steps.start[i], lo[i]) = (*before as i64, *before as u32);
+        }
+        if value == 0.0 {
+            return Tensor::record(Op::Pad { lo }, &[self], Some(to), None);
+        }
+        let around = expand(cast(value.tensor(self)?, from.dtype)?, to)?;
+        Tensor::record(Op::SliceAssign(steps), &[around, self], None, None)
+    }
+
+    /// `x` repeated `times` times along `axis`: `[1, 2]` twice is `[1, 2, 1, 2]`.
+    repeat try_repeat(self, axis: i32, times: usize) -> Tensor {
+        let from = self.try_out()?.shape;
+        let a = axis_of("repeat", axis, from.rank())?;
+        let outer: usize = from.dims()[..a].iter().product();
+        let inner: usize = from.dims()[a..].iter().product();
+        let x = reshape(self, shape("repeat", &[outer, 1, inner])?)?;
+        reshape(expand(x, shape("repeat", &[outer, times, inner])?)?, from.with(a, from[a] * times))
+    }
+}
+
+#[track_caller]
+fn cat(tensors: &[Tensor], along: i32) -> Result<Tensor> {
+    let Some(first) = tensors.first() else {
+        refuse!(Argument, "concat", "needs at least one tensor");
+    };
+    let along = axis_of("concat", along, first.try_out()?.shape.rank())?;
+    let mut dtype = first.try_out()?.dtype;
+    for x in tensors {
+        let other = x.try_out()?.dtype;
+        let Some(common) = dtype.promote(other) else {
+            refuse!(DType, "concat", "dtypes {dtype} and {other} have no common dtype; cast one");
+        };
+        dtype = common;
+    }
+    let mut parts = Vec::with_capacity(tensors.len());
+    for x in tensors {
+        parts.push(cast(*x, dtype)?);
+    }
+    if let [only] = parts[..] { Ok(only) } else { Tensor::record(Op::Concat { axis: along as u8 }, &parts, None, None) }
+}
+
+#[track_caller]
+fn stack(tensors: &[Tensor], along: i32) -> Result<Tensor> {
+    let mut parts = Vec::with_capacity(tensors.len());
+    for x in tensors {
+        parts.push(x.try_unsqueeze(along)?);
+    }
+    cat(&parts, along)
+}
+
+impl Tensor {
+    /// Tensors one after the other along `axis`; dtypes promote.
+    #[track_caller]
+    pub fn cat(tensors: &[Tensor], axis: i32) -> Tensor {
+        super::or_panic(cat(tensors, axis))
+    }
+
+    /// As [`Tensor::cat`].
+    ///
+    /// # Errors
+    /// Where the other panics.
+    #[track_caller]
+    pub fn try_cat(tensors: &[Tensor], axis: i32) -> Result<Tensor> {
+        cat(tensors, axis)
+    }
+
+    /// Tensors of one shape along a new axis, which becomes axis `axis` of the result.
+    #[track_caller]
+    pub fn stack(tensors: &[Tensor], axis: i32) -> Tensor {
+        super::or_panic(stack(tensors, axis))
+    }
+
+    /// As [`Tensor::stack`].
+    ///
+    /// # Errors
+    /// Where the other panics.
+    #[track_caller]
+    pub fn try_stack(tensors: &[Tensor], axis: i32) -> Result<Tensor> {
+        stack(tensors, axis)
+    }
+}

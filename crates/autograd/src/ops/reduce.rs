@@ -1,0 +1,119 @@
+//! Reductions over axes.
+
+use wgrad_graph::{Axes, DType, Op, Reduce};
+
+use super::args::axis;
+use super::{AxesArg, cast, reshape, shape};
+use crate::{Result, Tensor};
+
+/// The reduction over `axes`; reduced axes stay with size 1 where `keep`.
+#[track_caller]
+fn reduce(kind: Reduce, x: Tensor, axes: AxesArg, keep: bool) -> Result<Tensor> {
+    let from = x.try_out()?;
+    let axes: Axes = axes.of(kind.name(), from.shape.rank())?.into_iter().collect();
+    let sums = matches!(kind, Reduce::Sum | Reduce::Prod);
+    let x = if sums && matches!(from.dtype, DType::Bool | DType::U8) { cast(x, DType::I32)? } else { x };
+    if axes.is_empty() {
+        return Ok(x);
+    }
+    let y = Tensor::record(Op::Reduce { kind, axes }, &[x], None, None)?;
+    if keep { Ok(y) } else { without(y, axes) }
+}
+
+/// `x` without `axes`, which have size 1.
+#[track_caller]
+pub(crate) fn without(x: Tensor, axes: Axes) -> Result<Tensor> {
+    let from = x.try_out()?.shape;
+    let dims: Vec<usize> = (0..from.rank()).filter(|a| !axes.has(*a)).map(|a| from[a]).collect();
+    reshape(x, shape("squeeze", &dims)?)
+}
+
+#[track_caller]
+fn mean(x: Tensor, axes: AxesArg, keep: bool) -> Result<Tensor> {
+    let from = x.try_out()?;
+    let x = if from.dtype.is_float() { x } else { cast(x, DType::F32)? };
+    let n: usize = axes.of("mean", from.shape.rank())?.iter().map(|a| from.shape[*a]).product();
+    reduce(Reduce::Sum, x, axes, keep)?.try_div(n as f64)
+}
+
+#[track_caller]
+fn var(x: Tensor, axes: AxesArg, keep: bool) -> Result<Tensor> {
+    let away = x.try_sub(mean(x, axes.clone(), true)?)?;
+    mean(away.try_square()?, axes, keep)
+}
+
+#[track_caller]
+fn arg(max: bool, x: Tensor, along: i32, keep: bool) -> Result<Tensor> {
+    let along = axis(if max { "argmax" } else { "argmin" }, along, x.try_out()?.shape.rank())?;
+    let y = Tensor::record(Op::ArgReduce { max, axis: along as u8 }, &[x], None, None)?;
+    if keep { Ok(y) } else { without(y, Axes::NONE.with(along)) }
+}
+
+methods! { impl Tensor, Self;
+    /// The sum over `axes` (`1`, `[0, -1]`, `..`); bool and u8 sum as i32. Gradient: `g` repeated.
+    sum try_sum(self, axes: impl Into<AxesArg>) -> Tensor { reduce(Reduce::Sum, self, axes.into(), false) }
+    /// As [`Tensor::sum`]; the axes stay with size 1.
+    sum_keepdim try_sum_keepdim(self, axes: impl Into<AxesArg>) -> Tensor {
+        reduce(Reduce::Sum, self, axes.into(), true)
+    }
+    /// The sum of all elements.
+    sum_all try_sum_all(self) -> Tensor { self.try_sum(..) }
+
+    /// The mean over `axes`; integers average as f32. Gradient: `g / n` repeated.
+    mean try_mean(self, axes: impl Into<AxesArg>) -> Tensor { mean(self, axes.into(), false) }
+    /// As [`Tensor::mean`]; the axes stay with size 1.
+    mean_keepdim try_mean_keepdim(self, axes: impl Into<AxesArg>) -> Tensor { mean(self, axes.into(), true) }
+    /// The mean of all elements.
+    mean_all try_mean_all(self) -> Tensor { self.try_mean(..) }
+
+    /// The mean of squared distances from the mean over `axes` (divided by `n`, not `n - 1`).
+    /// Numerics: two passes, so a large mean does not cancel.
+    var try_var(self, axes: impl Into<AxesArg>) -> Tensor { var(self, axes.into(), false) }
+    /// As [`Tensor::var`]; the axes stay with size 1.
+    var_keepdim try_var_keepdim(self, axes: impl Into<AxesArg>) -> Tensor { var(self, axes.into(), true) }
+
+    /// The largest over `axes`; NaN if any is. Gradient: shared equally among equal largest elements.
+    max try_max(self, axes: impl Into<AxesArg>) -> Tensor { reduce(Reduce::Max, self, axes.into(), false) }
+    /// As [`Tensor::max`]; the axes stay with size 1.
+    max_keepdim try_max_keepdim(self, axes: impl Into<AxesArg>) -> Tensor {
+        reduce(Reduce::Max, self, axes.into(), true)
+    }
+    /// The smallest over `axes`; NaN if any is. Gradient: shared equally among equal smallest elements.
+    min try_min(self, axes: impl Into<AxesArg>) -> Tensor { reduce(Reduce::Min, self, axes.into(), false) }
+    /// As [`Tensor::min`]; the axes stay with size 1.
+    min_keepdim try_min_keepdim(self, axes: impl Into<AxesArg>) -> Tensor {
+        reduce(Reduce::Min, self, axes.into(), true)
+    }
+    /// The product over `axes`. Gradient: the product of the others, exact also at zeros.
+    prod try_prod(self, axes: impl Into<AxesArg>) -> Tensor { reduce(Reduce::Prod, self, axes.into(), false) }
+    /// As [`Tensor::prod`]; the axes stay with size 1.
+    prod_keepdim try_prod_keepdim(self, axes: impl Into<AxesArg>) -> Tensor {
+        reduce(Reduce::Prod, self, axes.into(), true)
+    }
+
+    /// The index (i32) of the first largest element along `axis`; NaN counts as largest. No gradient.
+    argmax try_argmax(self, axis: i32) -> Tensor { arg(true, self, axis, false) }
+    /// As [`Tensor::argmax`]; the axis stays with size 1.
+    argmax_keepdim try_argmax_keepdim(self, axis: i32) -> Tensor { arg(true, self, axis, true) }
+    /// The index (i32) of the first smallest element along `axis`; NaN counts as smallest. No gradient.
+    argmin try_argmin(self, axis: i32) -> Tensor { arg(false, self, axis, false) }
+    /// As [`Tensor::argmin`]; the axis stays with size 1.
+    argmin_keepdim try_argmin_keepdim(self, axis: i32) -> Tensor { arg(false, self, axis, true) }
+
+    /// The sum over the axes along which `shape` was broadcast to this tensor's: the adjoint of
+    /// [`Tensor::expand`].
+    sum_to try_sum_to(self, shape: impl Into<wgrad_graph::Shape>) -> Tensor {
+        let (from, to) = (self.try_out()?.shape, shape.into());
+        if to.broadcast(&from) != Some(from) {
+            refuse!([self] Shape, "sum_to", "{to} does not broadcast to {from}");
+        }
+        let added = from.rank() - to.rank();
+        let summed = |a: &usize| *a < added || to[*a - added] == 1 && from[*a] != 1;
+        let axes: Axes = (0..from.rank()).filter(summed).collect();
+        let x = match axes.is_empty() {
+            true => self,
+            false => Tensor::record(Op::Reduce { kind: Reduce::Sum, axes }, &[self], None, None)?,
+        };
+        reshape(x, to)
+    }
+}

@@ -1,0 +1,251 @@
+//! Passes: the life of the values that a step computes, and a transaction on owned values.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::Location;
+
+use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Op, Result, Shape, bail};
+
+use crate::context::Context;
+use crate::flush::Recording;
+use crate::record::{self, Recorded};
+use crate::state::{At, Number, Pool, PoolCell, Source};
+use crate::table::{self, ContextId};
+use crate::tensor::Tensor;
+
+/// An open pass as its thread sees it.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(crate) struct OpenPass {
+    pub(crate) context: ContextId,
+    pub(crate) pool: u32,
+    pub(crate) generation: u32,
+}
+
+thread_local! {
+    /// The passes open on this thread, outermost first.
+    static OPEN: RefCell<Vec<OpenPass>> = const { RefCell::new(Vec::new()) };
+    /// For each `no_grad` that is running: the pass it holds in.
+    static NO_GRAD: RefCell<Vec<OpenPass>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The passes of `context` open on this thread, outermost first.
+pub(crate) fn open_passes(context: ContextId) -> Vec<OpenPass> {
+    OPEN.with_borrow(|open| open.iter().filter(|p| p.context == context).copied().collect())
+}
+
+/// Whether gradients are switched off in `pass` on this thread.
+pub(crate) fn is_no_grad(pass: OpenPass) -> bool {
+    NO_GRAD.with_borrow(|scopes| scopes.contains(&pass))
+}
+
+/// Takes the last entry equal to `pass` off a thread's list when dropped, also on unwind.
+struct Scope {
+    list: &'static std::thread::LocalKey<RefCell<Vec<OpenPass>>>,
+    pass: OpenPass,
+}
+
+impl Scope {
+    fn enter(list: &'static std::thread::LocalKey<RefCell<Vec<OpenPass>>>, pass: OpenPass) -> Scope {
+        list.with_borrow_mut(|l| l.push(pass));
+        Scope { list, pass }
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        // A thread that ends takes its lists along; then there is nothing to leave.
+        let _ = self.list.try_with(|list| {
+            let mut list = list.borrow_mut();
+            if let Some(at) = list.iter().rposition(|p| *p == self.pass) {
+                list.remove(at);
+            }
+        });
+    }
+}
+
+/// An open pass. [`Pass::end`] commits it, dropping it discards it; then its handles are stale.
+pub struct Pass {
+    context: Context,
+    open: OpenPass,
+    ended: Cell<bool>,
+    scope: Scope,
+    /// A pass belongs to the thread that opened it.
+    local: PhantomData<*const ()>,
+}
+
+impl Pass {
+    pub(crate) fn open(context: &Context, at: At) -> Result<Pass> {
+        let mut state = table::lock(context.id())?;
+        if let Some((_, _, error)) = &state.failure {
+            if error.is_lost() || !state.failure_told {
+                let error = error.clone();
+                state.failure_told = true;
+                return Err(error);
+            }
+        }
+        let index = match state.free_pools.pop() {
+            Some(index) => index,
+            None => {
+                state.pools.push(PoolCell::default());
+                state.pools.len() as u32 - 1
+            }
+        };
+        let cell = &mut state.pools[index as usize];
+        cell.pool = Some(Box::new(Pool::new(at)));
+        let open = OpenPass { context: context.id(), pool: index, generation: cell.generation };
+        drop(state);
+        Ok(Pass {
+            context: context.clone(),
+            open,
+            ended: Cell::new(false),
+            scope: Scope::enter(&OPEN, open),
+            local: PhantomData,
+        })
+    }
+
+    /// The context of the pass.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) fn id(&self) -> OpenPass {
+        self.open
+    }
+
+    /// Computes what outlives the pass (updates, kept and deferred values), commits it, and ends the
+    /// pass.
+    ///
+    /// # Errors
+    /// What the device meets; nothing is committed then.
+    pub fn end(self) -> Result<()> {
+        self.commit(|_, _| ())
+    }
+
+    /// Commits the pass; `then` sees its pool and what the final flush did.
+    pub(crate) fn commit<T>(&self, then: impl FnOnce(&Pool, Recording) -> T) -> Result<T> {
+        let mut state = table::lock(self.open.context)?;
+        let result = state.finish(self.open.pool);
+        let pool = self.close(&mut state);
+        drop(state);
+        let pool = pool.expect("a pass is committed once");
+        result.map(|recording| then(&pool, recording))
+    }
+
+    fn close(&self, state: &mut crate::state::State) -> Option<Box<Pool>> {
+        if self.ended.replace(true) {
+            return None;
+        }
+        let cell = &mut state.pools[self.open.pool as usize];
+        let pool = cell.pool.take();
+        if let Some(pool) = &pool {
+            for (_, deferred) in &pool.deferred {
+                deferred.discard(pool.at);
+            }
+        }
+        cell.generation += 1;
+        if cell.generation < u32::MAX {
+            state.free_pools.push(self.open.pool);
+        }
+        pool
+    }
+
+    /// Makes this the innermost pass of the thread while `f` runs, whatever passes were opened since.
+    pub fn within<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _scope = Scope::enter(&OPEN, self.open);
+        f()
+    }
+
+    /// Runs `f` with gradients off: nothing recorded in this pass meanwhile passes a gradient on.
+    pub fn no_grad<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _scope = Scope::enter(&NO_GRAD, self.open);
+        f()
+    }
+
+    /// A host tensor as a value of this pass; its bytes travel with the submission that uses them.
+    ///
+    /// # Errors
+    /// `DType` when the device does not store the dtype.
+    #[track_caller]
+    pub fn input(&self, data: impl Into<HostTensor>) -> Result<Tensor> {
+        let data = data.into();
+        let caps = self.context.caps();
+        if data.dtype() == DType::F64 && !caps.f64 {
+            bail!(DType, "input", "{} does not store f64", caps.name);
+        }
+        let bytes = data.shape().elems() * caps.storage(data.dtype()).bytes();
+        if bytes > caps.max_value_bytes {
+            bail!(Limit, "input", "{bytes} bytes; {} holds at most {} in a value", caps.name, caps.max_value_bytes);
+        }
+        let out = wgrad_graph::Out { shape: data.shape(), dtype: data.dtype() };
+        record::leaf(self.open, Source::Host(data), out, Location::caller())
+    }
+
+    #[track_caller]
+    pub(crate) fn record(
+        &self,
+        op: Op,
+        x: &[Tensor],
+        to: Option<Shape>,
+        dtype: Option<DType>,
+    ) -> Result<Tensor> {
+        record::operation(Some(self.open), Recorded { op, x, to, dtype }, Location::caller())
+    }
+
+    #[track_caller]
+    pub(crate) fn number(&self, value: f64, dtype: DType) -> Result<Tensor> {
+        record::number(self.open, Number::Literal(value), dtype, Location::caller())
+    }
+
+    /// A constant that is uploaded once a context.
+    #[track_caller]
+    pub(crate) fn table(&self, name: &'static str, make: fn() -> HostTensor) -> Result<Tensor> {
+        record::constant(self.open, name, make, Location::caller())
+    }
+
+    /// The operands `k0, k1, step, row` of [`Op::Random`] for one draw from `stream`: a function of the
+    /// context's seed, the stream's name, how often the pass has drawn from it, and the number of passes
+    /// committed.
+    #[track_caller]
+    pub(crate) fn random_key(&self, stream: &str) -> Result<[Tensor; 4]> {
+        let (seed, draw) = {
+            let mut state = table::lock(self.open.context)?;
+            let seed = state.seed;
+            let pool = state
+                .pool(self.open.pool, self.open.generation)
+                .ok_or_else(|| Error::new(ErrorKind::Stale, "random", "the pass has ended"))?;
+            let draw = pool.streams.entry(stream.to_owned()).or_insert(0);
+            *draw += 1;
+            (seed, *draw - 1)
+        };
+        let key = seed ^ stream_hash(stream, draw);
+        let word = |x: u64| self.number((x & 0xffff_ffff) as f64, DType::U32);
+        let step = record::number(self.open, Number::Step, DType::U32, Location::caller())?;
+        Ok([word(key)?, word(key >> 32)?, step, word(0)?])
+    }
+}
+
+/// The hash (64-bit FNV-1a) of a stream's name and of how often a pass has drawn from it before.
+pub(crate) fn stream_hash(stream: &str, draw: u32) -> u64 {
+    let bytes = stream.bytes().chain(draw.to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        if !self.ended.get()
+            && let Ok(mut state) = table::lock(self.open.context)
+        {
+            let garbage = self.close(&mut state);
+            drop(state);
+            drop(garbage);
+        }
+        let _ = &self.scope;
+    }
+}
+
+impl fmt::Debug for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pass(pool {}, generation {})", self.open.pool, self.open.generation)
+    }
+}

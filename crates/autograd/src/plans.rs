@@ -1,0 +1,113 @@
+//! The cache of plans, keyed by structure: graph, roots, leaf kinds, options. Equality decides, the
+//! hash only finds.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use wgrad_graph::{Backend, Graph, LeafKind, NodeId, Op, Options, Plan, Prepared, Result, Root, plan};
+
+/// Plans kept at most; the one that was not used for longest goes first.
+const CAPACITY: usize = 256;
+
+/// Everything on which a plan depends.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct PlanKey {
+    pub(crate) graph: Graph,
+    pub(crate) roots: Vec<Root>,
+    pub(crate) leaves: Vec<(NodeId, LeafKind)>,
+    pub(crate) options: Options,
+}
+
+/// A plan that is ready to run.
+#[derive(Clone)]
+pub(crate) struct Ready {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) prepared: Arc<dyn Prepared>,
+    /// Scalars that place a part: number among the plan's scalars, largest value, node.
+    pub(crate) bounds: Vec<(usize, usize, NodeId)>,
+}
+
+/// An entry of the cache.
+pub(crate) struct Cached {
+    pub(crate) ready: Ready,
+    key: PlanKey,
+    used: u64,
+}
+
+/// The cache.
+#[derive(Default)]
+pub(crate) struct Plans {
+    by_hash: HashMap<u64, Vec<Cached>>,
+    len: usize,
+    clock: u64,
+    pub(crate) made: u64,
+    pub(crate) reused: u64,
+}
+
+impl Plans {
+    /// The plan of `key`, made if it is not there.
+    pub(crate) fn ready(&mut self, backend: &Arc<dyn Backend>, key: PlanKey) -> Result<&Cached> {
+        let mut hasher = DefaultHasher::new();
+        key.hash(&mut hasher);
+        let hash = hasher.finish();
+        self.clock += 1;
+        let found = self.by_hash.get(&hash).and_then(|bucket| bucket.iter().position(|r| r.key == key));
+        let at = match found {
+            Some(at) => {
+                self.reused += 1;
+                at
+            }
+            None => {
+                let ready = make(backend, key)?;
+                self.made += 1;
+                self.evict();
+                self.len += 1;
+                let bucket = self.by_hash.entry(hash).or_default();
+                bucket.push(ready);
+                bucket.len() - 1
+            }
+        };
+        let ready = &mut self.by_hash.get_mut(&hash).expect("found or just made")[at];
+        ready.used = self.clock;
+        Ok(ready)
+    }
+
+    fn evict(&mut self) {
+        if self.len < CAPACITY {
+            return;
+        }
+        let oldest = self.by_hash.values().flatten().map(|r| r.used).min();
+        self.by_hash.retain(|_, bucket| {
+            bucket.retain(|r| Some(r.used) != oldest);
+            !bucket.is_empty()
+        });
+        self.len = self.by_hash.values().map(Vec::len).sum();
+    }
+}
+
+fn make(backend: &Arc<dyn Backend>, key: PlanKey) -> Result<Cached> {
+    let graph = Arc::new(key.graph.clone());
+    let plan = Arc::new(plan(&graph, &key.roots, &key.leaves, &key.options, backend.caps())?);
+    tracing::debug!(target: "wgrad::plan", steps = plan.steps.len(), workspace_bytes = plan.workspace_bytes, "planned");
+    tracing::trace!(target: "wgrad::plan", "{plan}");
+    let prepared = backend.prepare(&plan)?;
+    let bounds = bounds(&plan);
+    Ok(Cached { ready: Ready { plan, prepared, bounds }, key, used: 0 })
+}
+
+fn bounds(plan: &Plan) -> Vec<(usize, usize, NodeId)> {
+    let mut bounds = Vec::new();
+    for (id, node) in plan.graph.nodes().iter().enumerate() {
+        let (part, start, axis) = match node.op {
+            Op::SliceAt { axis } => (node.outs[0], node.inputs[1], axis),
+            Op::SliceAssignAt { axis } => (plan.graph.out(node.inputs[1]), node.inputs[2], axis),
+            _ => continue,
+        };
+        let axis = usize::from(axis);
+        let whole = plan.graph.out(node.inputs[0]).shape[axis];
+        let scalar = plan.scalars.iter().position(|s| *s == start.node).expect("the start is a scalar");
+        bounds.push((scalar, whole - part.shape[axis], id as NodeId));
+    }
+    bounds
+}

@@ -1,0 +1,293 @@
+//! Recording: the one way in which an operation enters a pass.
+
+use smallvec::SmallVec;
+use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Op, Out, Result, Shape, bail, infer};
+
+use crate::pass::{self, OpenPass};
+use crate::state::{
+    At, Lease, Number, OwnedKey, PassNode, Pool, Source, Standing, State, Value, ValueKey,
+};
+use crate::table;
+use crate::tensor::{PERSISTENT, Tensor};
+
+/// What an operation is made of.
+pub(crate) struct Recorded<'a> {
+    pub(crate) op: Op,
+    pub(crate) x: &'a [Tensor],
+    pub(crate) to: Option<Shape>,
+    pub(crate) dtype: Option<DType>,
+}
+
+/// What a handle refers to.
+pub(crate) struct Look {
+    pub(crate) out: Out,
+    pub(crate) standing: Standing,
+}
+
+impl Standing {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Standing::Queued => "queued",
+            Standing::Computed(_) => "computed",
+            Standing::Poisoned(_) => "poisoned",
+        }
+    }
+
+    pub(crate) fn lease(&self) -> Option<&std::sync::Arc<Lease>> {
+        match self {
+            Standing::Computed(lease) => Some(lease),
+            _ => None,
+        }
+    }
+}
+
+/// Follows a handle to its value.
+pub(crate) fn look(state: &mut State, tensor: &Tensor) -> Result<Look> {
+    if tensor.pool == PERSISTENT {
+        let owned = owned(state, tensor)?;
+        let owned = &state.owned[owned];
+        let standing = owned.lease.clone().map_or(Standing::Queued, Standing::Computed);
+        return Ok(Look { out: owned.out, standing });
+    }
+    let pool = pool(state, tensor)?;
+    let out = pool.out(tensor.value_key());
+    let standing = match &pool.node(tensor.value_key()).source {
+        Source::Lease(lease) => Standing::Computed(std::sync::Arc::clone(lease)),
+        _ => out.standing.clone(),
+    };
+    Ok(Look { out: out.out, standing })
+}
+
+/// The open pool of a handle of a pass.
+pub(crate) fn pool<'s>(state: &'s mut State, tensor: &Tensor) -> Result<&'s mut Pool> {
+    let now = state.pools.get(tensor.pool as usize).map_or(0, |cell| cell.generation);
+    state.pool(tensor.pool, tensor.generation).ok_or_else(|| {
+        let detail = format!(
+            "handle of pass pool {}, generation {}, used after that pass ended (the pool is at generation {now}); \
+             values that outlive a pass are kept, read or deferred",
+            tensor.pool, tensor.generation
+        );
+        Error::new(ErrorKind::Stale, "tensor", detail).operand("made", Some(tensor.at))
+    })
+}
+
+/// The owned value of a persistent handle, if the handle's version is the newest that this thread sees.
+fn owned(state: &mut State, tensor: &Tensor) -> Result<OwnedKey> {
+    let key = tensor.owned_key();
+    let Some(owned) = state.owned.get(key) else {
+        let detail = "handle of an owned value that was dropped (persistent pool)";
+        return Err(Error::new(ErrorKind::Stale, "tensor", detail).operand("made", Some(tensor.at)));
+    };
+    let (name, mut now, mut at) = (owned.name.clone(), owned.version, None);
+    for open in pass::open_passes(tensor.context) {
+        if let Some(pool) = state.pool(open.pool, open.generation) {
+            for update in pool.updates.iter().filter(|u| u.owned == key) {
+                (now, at) = (update.version, Some(update.at));
+            }
+        }
+    }
+    if now as u32 != tensor.generation {
+        let detail = format!("{name}: version {}, now {now} (persistent pool)", tensor.generation);
+        let error = Error::new(ErrorKind::Stale, "tensor", detail).operand("made", Some(tensor.at));
+        return Err(if at.is_some() { error.operand("replaced", at) } else { error });
+    }
+    Ok(key)
+}
+
+/// The pass in which an operation on `x` is recorded: that of its pass operands, the innermost where
+/// they are of several passes of this thread; else the innermost pass that is open.
+pub(crate) fn pass_of(x: &[Tensor], at: At) -> Result<OpenPass> {
+    let Some(first) = x.first() else {
+        bail!(Argument, "record", "no operand tells the pass")
+    };
+    if let Some(other) = x.iter().find(|t| t.context != first.context) {
+        return Err(Error::new(ErrorKind::Device, "record", "operands belong to different contexts; `copy_to` moves a kept value")
+            .at(at)
+            .operand(format!("context {}", first.context.cell), Some(first.at))
+            .operand(format!("context {}", other.context.cell), Some(other.at)));
+    }
+    let mut passes: SmallVec<[(OpenPass, At); 4]> = SmallVec::new();
+    for t in x {
+        if let Some(p) = t.pass()
+            && !passes.iter().any(|(q, _)| *q == p)
+        {
+            passes.push((p, t.at));
+        }
+    }
+    let open = pass::open_passes(first.context);
+    match passes.as_slice() {
+        [] => open.last().copied().ok_or_else(|| {
+            Error::new(ErrorKind::Stale, "record", "no pass is open on this thread; operations belong inside `ctx.pass(|p| ..)`")
+                .at(at)
+        }),
+        [(pass, _)] => Ok(*pass),
+        several => {
+            let depth = |p: &OpenPass| open.iter().rposition(|q| q == p);
+            if let Some((stray, made)) = several.iter().find(|(p, _)| depth(p).is_none()) {
+                let (other, other_at) = several.iter().find(|(p, _)| p != stray).expect("several differ");
+                let name = |p: &OpenPass| format!("pass pool {}, generation {}", p.pool, p.generation);
+                return Err(Error::new(ErrorKind::Stale, "record", "operands belong to passes of which one is not around the other on this thread")
+                    .at(at)
+                    .operand(name(stray), Some(made))
+                    .operand(name(other), Some(other_at)));
+            }
+            let (inner, _) = several.iter().max_by_key(|(p, _)| depth(p)).expect("several is not empty");
+            Ok(*inner)
+        }
+    }
+}
+
+/// Records an operation: checks it, appends its node, gives the handle of its (first) output.
+pub(crate) fn operation(pass: Option<OpenPass>, what: Recorded<'_>, at: At) -> Result<Tensor> {
+    let Recorded { op, x, to, dtype } = what;
+    let pass = match pass {
+        Some(pass) if x.iter().all(|t| t.pass().is_none_or(|p| p == pass)) => pass,
+        Some(_) | None => pass_of(x, at)?,
+    };
+    let mut state = table::lock(pass.context)?;
+    let ins = enter(&mut state, pass, x)?;
+    let caps = state.backend.caps();
+    let (max_bytes, wide) = (caps.max_value_bytes, caps.f64);
+    let pool = current(&mut state, pass)?;
+    let outs: SmallVec<[Out; 4]> = ins.iter().map(|k| pool.out(*k).out).collect();
+    let describe = |mut error: Error| {
+        for (t, out) in x.iter().zip(&outs) {
+            error = error.operand(format!("{out:?}"), Some(t.at));
+        }
+        error.at(at)
+    };
+    let out = infer(op, &outs, to, dtype).map_err(describe)?;
+    if out.dtype == DType::F64 && !wide {
+        return Err(describe(Error::new(ErrorKind::DType, op.name(), "this device does not store f64")));
+    }
+    if out.shape.elems() as u64 > u64::from(u32::MAX) {
+        return Err(describe(Error::new(ErrorKind::Limit, op.name(), format!("{} has more than 2^32 - 1 elements", out.shape))));
+    }
+    // A value that is never stored may be larger than a buffer; the planner refuses it where it is not.
+    let _ = max_bytes;
+    let grad = !pass::is_no_grad(pass);
+    let node = node(op, ins.into_iter().collect(), Source::Operation, grad, at);
+    let key = pool.push(node, &[out]);
+    state.spend(pass)?;
+    Ok(Tensor::of_pass(pass, key, at))
+}
+
+/// A fresh node.
+pub(crate) fn node(op: Op, inputs: SmallVec<[ValueKey; 4]>, source: Source, grad: bool, at: At) -> PassNode {
+    PassNode {
+        op,
+        inputs,
+        outs: SmallVec::new(),
+        after: SmallVec::new(),
+        source,
+        taken: None,
+        custom: None,
+        grad,
+        checkpoint: 0,
+        at,
+    }
+}
+
+/// The pool of an open pass.
+pub(crate) fn current(state: &mut State, pass: OpenPass) -> Result<&mut Pool> {
+    state
+        .pool(pass.pool, pass.generation)
+        .ok_or_else(|| Error::new(ErrorKind::Stale, "record", "the pass of these operands has ended"))
+}
+
+/// The keys in `pass` of operands that may come from the persistent pool or from passes around.
+pub(crate) fn enter(state: &mut State, pass: OpenPass, x: &[Tensor]) -> Result<SmallVec<[ValueKey; 4]>> {
+    x.iter().map(|t| enter_one(state, pass, t)).collect()
+}
+
+fn enter_one(state: &mut State, pass: OpenPass, t: &Tensor) -> Result<ValueKey> {
+    if t.pass() == Some(pass) {
+        pool(state, t)?;
+        return Ok(t.value_key());
+    }
+    if t.pool == PERSISTENT {
+        let key = owned(state, t)?;
+        // An uncommitted version lives in the pass that made it.
+        return owned_leaf(state, pass, key, t);
+    }
+    let out = look(state, t)?.out;
+    let memo = (t.pool, t.value_key());
+    let pool = current(state, pass)?;
+    if let Some(key) = pool.outer.get(&memo) {
+        return Ok(*key);
+    }
+    let source = Source::Outer { pool: t.pool, key: t.value_key() };
+    let key = pool.push(node(Op::Input, SmallVec::new(), source, false, t.at), &[out]);
+    pool.outer.insert(memo, key);
+    Ok(key)
+}
+
+/// The leaf of an owned value's committed version in a pass.
+fn owned_leaf(state: &mut State, pass: OpenPass, key: OwnedKey, t: &Tensor) -> Result<ValueKey> {
+    let owned = &state.owned[key];
+    let (out, version) = (owned.out, owned.version);
+    let Some(lease) = owned.lease.clone() else {
+        let detail = format!("{} is made by a pass that has not ended", owned.name);
+        return Err(Error::new(ErrorKind::Stale, "tensor", detail).operand("made", Some(t.at)));
+    };
+    let pool = current(state, pass)?;
+    if let Some(leaf) = pool.leaves.get(&(key, version)) {
+        return Ok(*leaf);
+    }
+    let leaf = pool.push(node(Op::Input, SmallVec::new(), Source::Lease(lease), true, t.at), &[out]);
+    pool.values[leaf].version = Some((key, version));
+    pool.leaves.insert((key, version), leaf);
+    Ok(leaf)
+}
+
+/// Records a leaf.
+pub(crate) fn leaf(pass: OpenPass, source: Source, out: Out, at: At) -> Result<Tensor> {
+    let mut state = table::lock(pass.context)?;
+    let pool = current(&mut state, pass)?;
+    let key = pool.push(node(Op::Input, SmallVec::new(), source, true, at), &[out]);
+    Ok(Tensor::of_pass(pass, key, at))
+}
+
+/// Records a host number as an input of the plan.
+pub(crate) fn number(pass: OpenPass, number: Number, dtype: DType, at: At) -> Result<Tensor> {
+    let mut state = table::lock(pass.context)?;
+    let pool = current(&mut state, pass)?;
+    let out = Out { shape: Shape::SCALAR, dtype };
+    let key = pool.push(node(Op::Scalar, SmallVec::new(), Source::Number(number), true, at), &[out]);
+    Ok(Tensor::of_pass(pass, key, at))
+}
+
+/// Records the leaf of a constant table, uploaded at its first use in the context.
+pub(crate) fn constant(
+    pass: OpenPass,
+    name: &'static str,
+    make: fn() -> HostTensor,
+    at: At,
+) -> Result<Tensor> {
+    let mut state = table::lock(pass.context)?;
+    if let Some(key) = current(&mut state, pass)?.tables.get(name) {
+        return Ok(Tensor::of_pass(pass, *key, at));
+    }
+    if !state.tables.contains_key(name) {
+        let data = make();
+        let out = Out { shape: data.shape(), dtype: data.dtype() };
+        let lease = state.upload(&data)?;
+        state.tables.insert(name, (lease, out));
+    }
+    let (lease, out) = state.tables[name].clone();
+    let pool = current(&mut state, pass)?;
+    let key = pool.push(node(Op::Input, SmallVec::new(), Source::Lease(lease), false, at), &[out]);
+    pool.tables.insert(name, key);
+    Ok(Tensor::of_pass(pass, key, at))
+}
+
+/// A second handle to a value, at which gradients stop.
+pub(crate) fn alias(tensor: &Tensor, at: At) -> Result<Tensor> {
+    let pass = pass_of(&[*tensor], at)?;
+    let mut state = table::lock(pass.context)?;
+    let key = enter_one(&mut state, pass, tensor)?;
+    let pool = current(&mut state, pass)?;
+    let value = pool.values[key];
+    let key = pool.values.insert(Value { stop: true, version: None, at, ..value });
+    Ok(Tensor::of_pass(pass, key, at))
+}

@@ -1,0 +1,301 @@
+//! What a context holds: owned values, the pools of its open passes, plans, and what is in flight.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use slotmap::SlotMap;
+use smallvec::SmallVec;
+use wgrad_graph::{Backend, BufferId, Error, HostTensor, Op, Out, Ticket};
+
+use crate::custom::Entry;
+use crate::deferred::Cell as DeferredCell;
+use crate::plans::Plans;
+
+slotmap::new_key_type! {
+    /// A value in the pool of a pass.
+    pub(crate) struct ValueKey;
+    /// An owned value in the persistent pool.
+    pub(crate) struct OwnedKey;
+}
+
+/// A line of the user's program.
+pub(crate) type At = &'static Location<'static>;
+
+/// A buffer of the device, given back on drop.
+pub(crate) struct Lease {
+    backend: Arc<dyn Backend>,
+    pub(crate) id: BufferId,
+}
+
+impl Lease {
+    pub(crate) fn new(backend: &Arc<dyn Backend>, bytes: usize) -> wgrad_graph::Result<Arc<Lease>> {
+        let id = backend.alloc(bytes)?;
+        Ok(Arc::new(Lease { backend: Arc::clone(backend), id }))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.backend.free(self.id);
+    }
+}
+
+/// The state of a value. It belongs to the value: nothing that happens to others changes it.
+#[derive(Clone)]
+pub(crate) enum Standing {
+    /// Recorded, not computed.
+    Queued,
+    /// In this buffer.
+    Computed(Arc<Lease>),
+    /// The flush that should have computed it failed.
+    Poisoned(Error),
+}
+
+/// Where a leaf's data or a scalar's number come from.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// The node computes.
+    Operation,
+    /// Bytes from the host.
+    Host(HostTensor),
+    /// An owned value's version, or a constant table.
+    Lease(Arc<Lease>),
+    /// A value of a pass around this one.
+    Outer { pool: u32, key: ValueKey },
+    /// A number.
+    Number(Number),
+}
+
+/// Computes a number from a count.
+pub(crate) type CountFn = Arc<dyn Fn(u64) -> f64 + Send + Sync>;
+
+/// A host number that a plan takes as an input.
+#[derive(Clone)]
+pub(crate) enum Number {
+    /// Written in the program.
+    Literal(f64),
+    /// A `Scalar`, as it is when the step is submitted.
+    Cell(Arc<AtomicU64>),
+    /// A function of a counter, as it is when the step is submitted.
+    Count(Arc<AtomicU64>, CountFn),
+    /// How many passes the context has committed, modulo 2^32.
+    Step,
+}
+
+impl Number {
+    /// The number now; `counted` tells what the submitting pass has added to a counter.
+    pub(crate) fn now(&self, step: u64, counted: impl Fn(&Arc<AtomicU64>) -> u64) -> f64 {
+        match self {
+            Number::Literal(x) => *x,
+            Number::Cell(cell) => f64::from_bits(cell.load(Ordering::Acquire)),
+            Number::Count(counter, f) => f(counter.load(Ordering::Acquire) + counted(counter)),
+            Number::Step => (step & 0xffff_ffff) as f64,
+        }
+    }
+}
+
+/// An output of a node.
+pub(crate) struct NodeOut {
+    pub(crate) out: Out,
+    pub(crate) key: ValueKey,
+    pub(crate) standing: Standing,
+}
+
+/// A recorded operation.
+pub(crate) struct PassNode {
+    pub(crate) op: Op,
+    pub(crate) inputs: SmallVec<[ValueKey; 4]>,
+    pub(crate) outs: SmallVec<[NodeOut; 1]>,
+    pub(crate) after: SmallVec<[u32; 1]>,
+    pub(crate) source: Source,
+    /// A number as the first submission that used it took it.
+    pub(crate) taken: Option<f64>,
+    pub(crate) custom: Option<Arc<Entry>>,
+    /// Whether gradients flow through the node.
+    pub(crate) grad: bool,
+    /// The checkpoint segment that the node was recorded in; 0 is none.
+    pub(crate) checkpoint: u32,
+    pub(crate) at: At,
+}
+
+/// A value of a pass: an output of a node, seen through one handle.
+#[derive(Copy, Clone)]
+pub(crate) struct Value {
+    pub(crate) node: u32,
+    pub(crate) out: u32,
+    /// Whether gradients end here: a detached value, or a version of an owned one.
+    pub(crate) stop: bool,
+    /// The owned value of which this is a version.
+    pub(crate) version: Option<(OwnedKey, u64)>,
+    pub(crate) at: At,
+}
+
+/// A queued new version of an owned value.
+pub(crate) struct Update {
+    pub(crate) owned: OwnedKey,
+    pub(crate) value: ValueKey,
+    /// The committed version that the pass started from.
+    pub(crate) base: u64,
+    /// The version that this will be.
+    pub(crate) version: u64,
+    pub(crate) at: At,
+}
+
+/// The pool of one open pass.
+pub(crate) struct Pool {
+    pub(crate) values: SlotMap<ValueKey, Value>,
+    pub(crate) nodes: Vec<PassNode>,
+    pub(crate) leaves: HashMap<(OwnedKey, u64), ValueKey>,
+    pub(crate) tables: HashMap<&'static str, ValueKey>,
+    pub(crate) outer: HashMap<(u32, ValueKey), ValueKey>,
+    pub(crate) updates: Vec<Update>,
+    pub(crate) deferred: Vec<(ValueKey, Arc<DeferredCell>)>,
+    pub(crate) counts: Vec<(Arc<AtomicU64>, u64)>,
+    pub(crate) streams: HashMap<String, u32>,
+    pub(crate) checkpoints: u32,
+    /// Whether a capture records: then nothing is computed before the end.
+    pub(crate) captured: bool,
+    /// Nodes recorded when the budget was last checked.
+    pub(crate) flushed: usize,
+    pub(crate) at: At,
+}
+
+impl Pool {
+    pub(crate) fn new(at: At) -> Pool {
+        Pool {
+            values: SlotMap::with_key(),
+            nodes: Vec::new(),
+            leaves: HashMap::new(),
+            tables: HashMap::new(),
+            outer: HashMap::new(),
+            updates: Vec::new(),
+            deferred: Vec::new(),
+            counts: Vec::new(),
+            streams: HashMap::new(),
+            checkpoints: 0,
+            captured: false,
+            flushed: 0,
+            at,
+        }
+    }
+
+    pub(crate) fn node(&self, value: ValueKey) -> &PassNode {
+        &self.nodes[self.values[value].node as usize]
+    }
+
+    pub(crate) fn out(&self, value: ValueKey) -> &NodeOut {
+        let v = self.values[value];
+        &self.nodes[v.node as usize].outs[v.out as usize]
+    }
+
+    pub(crate) fn out_mut(&mut self, value: ValueKey) -> &mut NodeOut {
+        let v = self.values[value];
+        &mut self.nodes[v.node as usize].outs[v.out as usize]
+    }
+
+    /// Appends a node with its outputs; the key of the first.
+    pub(crate) fn push(&mut self, mut node: PassNode, outs: &[Out]) -> ValueKey {
+        let index = self.nodes.len() as u32;
+        for (i, out) in outs.iter().enumerate() {
+            let value = Value { node: index, out: i as u32, stop: false, version: None, at: node.at };
+            let key = self.values.insert(value);
+            node.outs.push(NodeOut { out: *out, key, standing: Standing::Queued });
+        }
+        let first = node.outs[0].key;
+        self.nodes.push(node);
+        first
+    }
+
+    /// What the pass has added to a counter so far.
+    pub(crate) fn counted(&self, counter: &Arc<AtomicU64>) -> u64 {
+        self.counts.iter().filter(|(c, _)| Arc::ptr_eq(c, counter)).map(|(_, n)| n).sum()
+    }
+
+    /// A number as a submission now takes it.
+    pub(crate) fn take_number(&mut self, node: u32, step: u64) -> f64 {
+        let PassNode { source: Source::Number(number), taken, .. } = &self.nodes[node as usize] else {
+            unreachable!("a scalar node has a number")
+        };
+        if let Some(x) = taken {
+            return *x;
+        }
+        let x = number.now(step, |counter| self.counted(counter));
+        self.nodes[node as usize].taken = Some(x);
+        x
+    }
+}
+
+/// An owned value: a parameter or other state that outlives passes.
+pub(crate) struct Owned {
+    pub(crate) name: String,
+    pub(crate) out: Out,
+    pub(crate) trainable: bool,
+    /// The committed version; counts up.
+    pub(crate) version: u64,
+    /// The committed value; `None` until the pass that makes it has ended.
+    pub(crate) lease: Option<Arc<Lease>>,
+    pub(crate) at: At,
+}
+
+/// A cell for the pool of a pass.
+#[derive(Default)]
+pub(crate) struct PoolCell {
+    pub(crate) generation: u32,
+    pub(crate) pool: Option<Box<Pool>>,
+}
+
+/// Choices of a context.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) fuse: bool,
+    pub(crate) budget_bytes: Option<usize>,
+    pub(crate) node_budget: usize,
+    pub(crate) in_flight: usize,
+    pub(crate) deadline: std::time::Duration,
+}
+
+/// Everything that a context holds.
+pub(crate) struct State {
+    /// What keeps the context open.
+    pub(crate) owner: Weak<crate::context::Owner>,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) config: Config,
+    pub(crate) seed: u64,
+    pub(crate) owned: SlotMap<OwnedKey, Owned>,
+    pub(crate) pools: Vec<PoolCell>,
+    pub(crate) free_pools: Vec<u32>,
+    pub(crate) plans: Plans,
+    pub(crate) tables: HashMap<&'static str, (Arc<Lease>, Out)>,
+    pub(crate) flight: VecDeque<Ticket>,
+    /// The newest submission that is known to have ended well.
+    pub(crate) verified: Ticket,
+    /// A failure of submissions after the first ticket, up to the second.
+    pub(crate) failure: Option<(Ticket, Ticket, Error)>,
+    /// Whether `failure` was already returned by a pass.
+    pub(crate) failure_told: bool,
+    pub(crate) newest: Ticket,
+    pub(crate) deferred: Vec<Weak<DeferredCell>>,
+    /// Passes that were committed.
+    pub(crate) step: u64,
+    pub(crate) recomputed: u64,
+    pub(crate) workspace_bytes: usize,
+}
+
+impl State {
+    /// The pool at `index`, if its pass is open with this generation.
+    pub(crate) fn pool(&mut self, index: u32, generation: u32) -> Option<&mut Pool> {
+        let cell = self.pools.get_mut(index as usize)?;
+        (cell.generation == generation).then_some(())?;
+        cell.pool.as_deref_mut()
+    }
+
+    /// Notes that everything after the last verified submission failed.
+    pub(crate) fn fail(&mut self, error: &Error) {
+        self.failure = Some((self.verified, self.newest, error.clone()));
+        self.failure_told = false;
+        self.verified = self.newest;
+        self.flight.clear();
+    }
+}

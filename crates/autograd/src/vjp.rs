@@ -1,0 +1,298 @@
+//! The vector-Jacobian product, recorded into the pass of what it differentiates: a walk over the
+//! recorded nodes backwards, one rule a node, contributions added in the order in which they arise.
+
+use std::collections::HashMap;
+use std::panic::Location;
+
+use smallvec::SmallVec;
+use wgrad_graph::{Binary, Error, ErrorKind, Op, Out, Result, Shape, bail};
+
+use crate::checkpoint::Replay;
+use crate::custom::CustomGradient;
+use crate::pass::OpenPass;
+use crate::record;
+use crate::rules::{self, Site};
+use crate::state::{At, OwnedKey, Pool, ValueKey};
+use crate::table;
+use crate::tensor::Tensor;
+
+/// The product of `cotangents` (one an output, of its shape and dtype) with the Jacobian of `outputs`
+/// by `inputs`: one tensor an input, zeros where no output depends on it.
+///
+/// # Errors
+/// `Gradient` when a rule is missing on the way; `Shape` or `DType` when a cotangent does not fit its
+/// output; `Stale`, `Device`.
+#[track_caller]
+pub fn vjp(outputs: &[Tensor], cotangents: &[Tensor], inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+    let at = Location::caller();
+    let all: Vec<Tensor> = [outputs, cotangents, inputs].concat();
+    let pass = record::pass_of(&all, at)?;
+    let wanted = {
+        let mut state = table::lock(pass.context)?;
+        record::enter(&mut state, pass, inputs)?
+    };
+    let walk = Walk::new(pass, outputs, Some(&wanted), at)?;
+    let cotangents = walk.run(outputs, cotangents)?;
+    let fill = |(key, x): (&ValueKey, &Tensor)| match cotangents.get(key) {
+        Some(tensor) => Ok(*tensor),
+        None => {
+            let out = x.try_out()?;
+            zeros(pass, out, at)
+        }
+    };
+    wanted.iter().zip(inputs).map(fill).collect()
+}
+
+/// The gradient of the number `y` by each of `xs`.
+///
+/// # Errors
+/// As [`vjp`]; `Shape` when `y` is not one number.
+#[track_caller]
+pub fn grad(y: Tensor, xs: &[Tensor]) -> Result<Vec<Tensor>> {
+    let one = one_like(y, "grad")?;
+    vjp(&[y], &[one], xs)
+}
+
+/// The cotangent 1 of a number.
+#[track_caller]
+pub(crate) fn one_like(y: Tensor, who: &str) -> Result<Tensor> {
+    let out = y.try_out()?;
+    let at = Location::caller();
+    if out.shape.elems() != 1 || !out.dtype.is_float() {
+        let rule = "needs one floating-point number; `vjp` takes outputs of any shape with their cotangents";
+        return Err(Error::new(ErrorKind::Shape, who, rule).at(at).operand(format!("{out:?}"), Some(y.at)));
+    }
+    let one = y.number(1.0, out.dtype)?;
+    if out.shape.rank() == 0 { Ok(one) } else { Tensor::record(Op::Reshape, &[one], Some(out.shape), None) }
+}
+
+/// Zeros as a value of `pass`.
+pub(crate) fn zeros(pass: OpenPass, out: Out, at: At) -> Result<Tensor> {
+    let zero = record::number(pass, crate::state::Number::Literal(0.0), out.dtype, at)?;
+    let ones = [1; wgrad_graph::MAX_RANK];
+    let flat = Tensor::record(Op::Reshape, &[zero], Some(Shape::new(&ones[..out.shape.rank()])), None)?;
+    Tensor::record(Op::Expand, &[flat], Some(out.shape), None)
+}
+
+/// The part of a pass that lies between outputs and what is differentiated by.
+pub(crate) struct Walk {
+    pass: OpenPass,
+    /// Nodes on the way, ascending.
+    nodes: Vec<u32>,
+    /// Values through which or to which a gradient goes.
+    needs: HashMap<ValueKey, bool>,
+    /// The trainable versions found, in order of first recording.
+    pub(crate) params: Vec<(OwnedKey, ValueKey)>,
+    replay: Replay,
+}
+
+impl Walk {
+    /// Walks back from `outputs`; without `wanted`, every trainable version found is wanted.
+    pub(crate) fn new(
+        pass: OpenPass,
+        outputs: &[Tensor],
+        wanted: Option<&[ValueKey]>,
+        at: At,
+    ) -> Result<Walk> {
+        let mut state = table::lock(pass.context)?;
+        let outs = record::enter(&mut state, pass, outputs)?;
+        let trainable: HashMap<OwnedKey, String> =
+            state.owned.iter().filter(|(_, o)| o.trainable).map(|(k, o)| (k, o.name.clone())).collect();
+        let pool = record::current(&mut state, pass)?;
+        let mut on_way = vec![false; pool.nodes.len()];
+        let mut found: Vec<ValueKey> = Vec::new();
+        let mut seen: HashMap<ValueKey, ()> = HashMap::new();
+        let mut todo: Vec<ValueKey> = outs.to_vec();
+        while let Some(key) = todo.pop() {
+            if seen.insert(key, ()).is_some() {
+                continue;
+            }
+            let value = pool.values[key];
+            if value.version.is_some_and(|(owned, _)| trainable.contains_key(&owned)) {
+                found.push(key);
+            }
+            let node = &pool.nodes[value.node as usize];
+            if value.stop || !node.grad || std::mem::replace(&mut on_way[value.node as usize], true) {
+                continue;
+            }
+            todo.extend(&node.inputs);
+        }
+        let params = one_version_each(pool, found, &trainable, at, wanted.is_none())?;
+        let nodes: Vec<u32> = (0..on_way.len() as u32).filter(|i| on_way[*i as usize]).collect();
+        let mut needs: HashMap<ValueKey, bool> = HashMap::new();
+        match wanted {
+            Some(wanted) => wanted.iter().for_each(|k| drop(needs.insert(*k, true))),
+            None => params.iter().for_each(|(_, k)| drop(needs.insert(*k, true))),
+        }
+        for index in &nodes {
+            let node = &pool.nodes[*index as usize];
+            let through = |k: &ValueKey| {
+                let value = pool.values[*k];
+                needs.get(k).copied().unwrap_or(false)
+                    || !value.stop && needs.get(&pool.out(*k).key).copied().unwrap_or(false)
+            };
+            if node.inputs.iter().any(through) {
+                node.outs.iter().filter(|o| o.out.dtype.is_float()).for_each(|o| drop(needs.insert(o.key, true)));
+            }
+        }
+        Ok(Walk { pass, nodes, needs, params, replay: Replay::default() })
+    }
+
+    fn needs(&self, key: ValueKey) -> bool {
+        self.needs.get(&key).copied().unwrap_or(false)
+    }
+
+    /// The cotangents of all values on the way.
+    pub(crate) fn run(
+        mut self,
+        outputs: &[Tensor],
+        cotangents: &[Tensor],
+    ) -> Result<HashMap<ValueKey, Tensor>> {
+        if outputs.len() != cotangents.len() {
+            bail!(Argument, "vjp", "{} outputs and {} cotangents", outputs.len(), cotangents.len());
+        }
+        let mut grads: HashMap<ValueKey, Tensor> = HashMap::new();
+        for (y, dy) in outputs.iter().zip(cotangents) {
+            let (out, dout) = (y.try_out()?, dy.try_out()?);
+            if out != dout {
+                let rule = format!("a cotangent {dout:?} does not fit its output {out:?}");
+                return Err(Error::new(ErrorKind::Shape, "vjp", rule)
+                    .operand("output", Some(y.at))
+                    .operand("cotangent", Some(dy.at)));
+            }
+            let keys = {
+                let mut state = table::lock(self.pass.context)?;
+                record::enter(&mut state, self.pass, &[*y, *dy])?
+            };
+            accumulate(&mut grads, keys[0], Tensor::of_pass(self.pass, keys[1], dy.at))?;
+        }
+        for index in std::mem::take(&mut self.nodes).into_iter().rev() {
+            self.step(index, &mut grads)?;
+        }
+        Ok(grads)
+    }
+
+    /// One node's rule.
+    fn step(&mut self, index: u32, grads: &mut HashMap<ValueKey, Tensor>) -> Result<()> {
+        let pass = self.pass;
+        let (op, inputs, outs, at, checkpoint, custom, len) = {
+            let mut state = table::lock(pass.context)?;
+            let pool = record::current(&mut state, pass)?;
+            let node = &pool.nodes[index as usize];
+            let outs: SmallVec<[(ValueKey, Out); 1]> = node.outs.iter().map(|o| (o.key, o.out)).collect();
+            (node.op, node.inputs.clone(), outs, node.at, node.checkpoint, node.custom.clone(), pool.nodes.len())
+        };
+        let needs: SmallVec<[bool; 4]> = inputs.iter().map(|k| self.flows(*k)).collect::<Result<_>>()?;
+        let douts: SmallVec<[Option<Tensor>; 1]> = outs.iter().map(|(k, _)| grads.get(k).copied()).collect();
+        let Some(arrived) = douts.iter().flatten().next() else { return Ok(()) };
+        if !needs.contains(&true) {
+            return Ok(());
+        }
+        let mut site_inputs = inputs.clone();
+        let mut site_outs: SmallVec<[ValueKey; 1]> = outs.iter().map(|(k, _)| *k).collect();
+        if checkpoint > 0 {
+            let mut state = table::lock(pass.context)?;
+            let arrived = arrived.value_key();
+            let pool = record::current(&mut state, pass)?;
+            self.replay.enter(pool, checkpoint, arrived);
+            site_inputs.iter_mut().for_each(|k| *k = self.replay.of(pool, checkpoint, *k));
+            site_outs.iter_mut().for_each(|k| *k = self.replay.of(pool, checkpoint, *k));
+        }
+        let handle = |k: &ValueKey| Tensor::of_pass(pass, *k, at);
+        let x: SmallVec<[Tensor; 4]> = site_inputs.iter().map(handle).collect();
+        let out: SmallVec<[Tensor; 1]> = site_outs.iter().map(handle).collect();
+        let dx: SmallVec<[Option<Tensor>; 4]> = match custom {
+            Some(custom) => {
+                let fill = |(d, (_, out)): (&Option<Tensor>, &(ValueKey, Out))| match d {
+                    Some(d) => Ok(*d),
+                    None => zeros(pass, *out, at),
+                };
+                let douts = douts.iter().zip(&outs).map(fill).collect::<Result<Vec<_>>>()?;
+                let site = CustomGradient { inputs: &x, outs: &out, douts: &douts };
+                custom.gradient(&site).map_err(|e| e.at(at))?.into()
+            }
+            None => {
+                let site = Site { op, x: &x, out: &out, dout: &douts, needs: &needs };
+                rules::gradient(&site).map_err(|e| e.at(at))?
+            }
+        };
+        self.blame(len, at)?;
+        for ((key, dx), needed) in inputs.iter().zip(dx).zip(&needs) {
+            if let Some(dx) = dx
+                && *needed
+            {
+                self.fits(op, *key, &dx)?;
+                accumulate(grads, *key, dx)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a gradient goes to or through the value `key`.
+    fn flows(&self, key: ValueKey) -> Result<bool> {
+        if self.needs(key) {
+            return Ok(true);
+        }
+        let mut state = table::lock(self.pass.context)?;
+        let pool = record::current(&mut state, self.pass)?;
+        Ok(!pool.values[key].stop && self.needs(pool.out(key).key))
+    }
+
+    /// A rule that gives a gradient of another shape is a fault of ours or of a custom operation.
+    fn fits(&self, op: Op, key: ValueKey, dx: &Tensor) -> Result<()> {
+        let dout = dx.try_out()?;
+        let mut state = table::lock(self.pass.context)?;
+        let out = record::current(&mut state, self.pass)?.out(key).out;
+        if out != dout {
+            bail!(Gradient, op.name(), "the rule gives {dout:?} for an operand {out:?}");
+        }
+        Ok(())
+    }
+
+    /// Makes the nodes recorded since `from` point to the line of the operation that they differentiate.
+    fn blame(&self, from: usize, at: At) -> Result<()> {
+        let mut state = table::lock(self.pass.context)?;
+        let pool = record::current(&mut state, self.pass)?;
+        for node in &mut pool.nodes[from..] {
+            node.at = at;
+        }
+        Ok(())
+    }
+}
+
+fn accumulate(grads: &mut HashMap<ValueKey, Tensor>, key: ValueKey, dx: Tensor) -> Result<()> {
+    let sum = match grads.get(&key) {
+        Some(before) => Tensor::record(Op::Binary(Binary::Add), &[*before, dx], None, None)?,
+        None => dx,
+    };
+    grads.insert(key, sum);
+    Ok(())
+}
+
+/// Orders the trainable versions found, and refuses two of one parameter.
+fn one_version_each(
+    pool: &Pool,
+    mut found: Vec<ValueKey>,
+    names: &HashMap<OwnedKey, String>,
+    at: At,
+    refuse: bool,
+) -> Result<Vec<(OwnedKey, ValueKey)>> {
+    found.sort_by_key(|k| (pool.values[*k].node, *k));
+    let mut params: Vec<(OwnedKey, ValueKey)> = Vec::new();
+    for key in found {
+        let (owned, version) = pool.values[key].version.expect("only versions are collected");
+        if let Some((_, other)) = params.iter().find(|(o, _)| *o == owned) {
+            let other = pool.values[*other];
+            if refuse && other.version != Some((owned, version)) {
+                let rule = format!("two versions of {} reach the loss; differentiate by one of them with `vjp`", names[&owned]);
+                return Err(Error::new(ErrorKind::Gradient, "backward", rule)
+                    .at(at)
+                    .operand(format!("version {}", other.version.map_or(0, |v| v.1)), Some(other.at))
+                    .operand(format!("version {version}"), Some(pool.values[key].at)));
+            }
+            continue;
+        }
+        params.push((owned, key));
+    }
+    Ok(params)
+}

@@ -1,0 +1,325 @@
+//! Loops over slices, one for each row and dtype, compiled for several instruction sets and chosen at
+//! run time. Nothing in them is interpreted for each element.
+
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use wgrad_graph::{Binary, DType, Unary};
+
+use crate::{math, philox::philox};
+
+/// Runs a loop compiled for the best instruction set of this machine.
+macro_rules! vectorised {
+    ($(#[$doc:meta])* fn $name:ident $(<$T:ident: $bound:path>)? ($($arg:ident: $ty:ty),*) $body:block) => {
+        $(#[$doc])*
+        pub(crate) fn $name $(<$T: $bound>)? ($($arg: $ty),*) {
+            struct Loop<'a, $($T: $bound)?> {
+                args: ($($ty,)*),
+                life: std::marker::PhantomData<(&'a (), $($T)?)>,
+            }
+            impl<'a, $($T: $bound)?> pulp::WithSimd for Loop<'a, $($T)?> {
+                type Output = ();
+                #[inline(always)]
+                fn with_simd<S: pulp::Simd>(self, _: S) {
+                    let ($($arg,)*) = self.args;
+                    $body
+                }
+            }
+            pulp::Arch::new().dispatch(Loop { args: ($($arg,)*), life: std::marker::PhantomData });
+        }
+    };
+}
+
+#[inline(always)]
+fn map<A: Copy, Y>(x: &[A], y: &mut [Y], f: impl Fn(A) -> Y) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = f(*x);
+    }
+}
+
+#[inline(always)]
+fn map2<A: Copy, Y>(x: &[A], w: &[A], y: &mut [Y], f: impl Fn(A, A) -> Y) {
+    for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
+        *y = f(*x, *w);
+    }
+}
+
+/// An integer element. Operations are those of the rows on 64 bits, wrapped; the compiler narrows
+/// them where it can.
+pub(crate) trait Int: Pod + Ord + Send + Sync {
+    fn wide(self) -> i64;
+    fn wrap(x: i64) -> Self;
+}
+
+macro_rules! ints {
+    ($($t:ty)*) => {$(
+        impl Int for $t {
+            #[inline(always)]
+            fn wide(self) -> i64 {
+                i64::from(self)
+            }
+            #[inline(always)]
+            fn wrap(x: i64) -> $t {
+                x as $t
+            }
+        }
+    )*};
+}
+ints!(u8 u32 i32);
+
+/// `y = op(x)`.
+pub(crate) fn unary(op: Unary, dtype: DType, x: &[u8], y: &mut [u8]) {
+    match dtype {
+        DType::F32 if op == Unary::IsNan => {
+            map(cast_slice::<_, f32>(x), y, |x| u8::from(x.is_nan()));
+        }
+        DType::F64 if op == Unary::IsNan => {
+            map(cast_slice::<_, f64>(x), y, |x| u8::from(x.is_nan()));
+        }
+        DType::F32 => unary_f32(op, cast_slice(x), cast_slice_mut(y)),
+        DType::F64 => {
+            let f = op.row().float.expect("the row takes floats, checked when recorded");
+            map(cast_slice::<_, f64>(x), cast_slice_mut::<_, f64>(y), f);
+        }
+        _ if op == Unary::IsNan => y.fill(0),
+        DType::Bool => map(x, y, |x: u8| (x ^ 1) & 1),
+        DType::U8 => unary_int::<u8>(op, x, y),
+        DType::U32 => unary_int::<u32>(op, cast_slice(x), cast_slice_mut(y)),
+        DType::I32 => unary_int::<i32>(op, cast_slice(x), cast_slice_mut(y)),
+    }
+}
+
+vectorised! {
+    fn unary_f32(op: Unary, x: &'a [f32], y: &'a mut [f32]) {
+        match op {
+            Unary::Neg => map(x, y, |x| -x),
+            Unary::Abs => map(x, y, f32::abs),
+            Unary::Sign => map(x, y, |x| if x == 0.0 || x.is_nan() { x } else { 1f32.copysign(x) }),
+            Unary::Recip => map(x, y, |x| 1.0 / x),
+            Unary::Exp => map(x, y, math::exp),
+            Unary::Expm1 => map(x, y, math::expm1),
+            Unary::Log => map(x, y, math::log),
+            Unary::Log1p => map(x, y, math::log1p),
+            Unary::Sqrt => map(x, y, f32::sqrt),
+            Unary::Rsqrt => map(x, y, |x| 1.0 / x.sqrt()),
+            Unary::Sin => map(x, y, math::sin),
+            Unary::Cos => map(x, y, math::cos),
+            Unary::Tanh => map(x, y, math::tanh),
+            Unary::Sigmoid => map(x, y, math::sigmoid),
+            Unary::Relu => map(x, y, |x| if x <= 0.0 { 0.0 } else { x }),
+            Unary::Erf => map(x, y, math::erf),
+            Unary::Floor => map(x, y, f32::floor),
+            Unary::Ceil => map(x, y, f32::ceil),
+            Unary::Round => map(x, y, f32::round_ties_even),
+            Unary::Trunc => map(x, y, f32::trunc),
+            Unary::Not | Unary::LeadingZeros | Unary::IsNan => unreachable!("not defined from f32 to f32"),
+        }
+    }
+}
+
+vectorised! {
+    fn unary_int<T: Int>(op: Unary, x: &'a [T], y: &'a mut [T]) {
+        match op {
+            Unary::Neg => map(x, y, |x| T::wrap(-x.wide())),
+            Unary::Not => map(x, y, |x| T::wrap(!x.wide())),
+            _ => {
+                let f = op.row().int.expect("the row takes integers, checked when recorded");
+                map(x, y, |x| T::wrap(f(x.wide())));
+            }
+        }
+    }
+}
+
+/// `y = op(x, w)`.
+pub(crate) fn binary(op: Binary, dtype: DType, x: &[u8], w: &[u8], y: &mut [u8]) {
+    match dtype {
+        DType::F32 if op.compares() => compare::<f32>(op, cast_slice(x), cast_slice(w), y),
+        DType::F64 if op.compares() => compare::<f64>(op, cast_slice(x), cast_slice(w), y),
+        DType::U32 if op.compares() => compare::<u32>(op, cast_slice(x), cast_slice(w), y),
+        DType::I32 if op.compares() => compare::<i32>(op, cast_slice(x), cast_slice(w), y),
+        DType::U8 | DType::Bool if op.compares() => compare::<u8>(op, x, w, y),
+        DType::F32 => binary_f32(op, cast_slice(x), cast_slice(w), cast_slice_mut(y)),
+        DType::F64 => {
+            let f = op.row().float.expect("the row takes floats, checked when recorded");
+            map2(cast_slice::<_, f64>(x), cast_slice(w), cast_slice_mut::<_, f64>(y), f);
+        }
+        DType::Bool | DType::U8 => binary_int::<u8>(op, x, w, y),
+        DType::U32 => binary_int::<u32>(op, cast_slice(x), cast_slice(w), cast_slice_mut(y)),
+        DType::I32 => binary_int::<i32>(op, cast_slice(x), cast_slice(w), cast_slice_mut(y)),
+    }
+}
+
+vectorised! {
+    fn compare<T: Pod + PartialOrd>(op: Binary, x: &'a [T], w: &'a [T], y: &'a mut [u8]) {
+        match op {
+            Binary::Eq => map2(x, w, y, |x, w| u8::from(x == w)),
+            Binary::Ne => map2(x, w, y, |x, w| u8::from(x != w)),
+            Binary::Lt => map2(x, w, y, |x, w| u8::from(x < w)),
+            Binary::Le => map2(x, w, y, |x, w| u8::from(x <= w)),
+            Binary::Gt => map2(x, w, y, |x, w| u8::from(x > w)),
+            Binary::Ge => map2(x, w, y, |x, w| u8::from(x >= w)),
+            _ => unreachable!("a comparison"),
+        }
+    }
+}
+
+vectorised! {
+    fn binary_f32(op: Binary, x: &'a [f32], w: &'a [f32], y: &'a mut [f32]) {
+        match op {
+            Binary::Add => map2(x, w, y, |x, w| x + w),
+            Binary::Sub => map2(x, w, y, |x, w| x - w),
+            Binary::Mul => map2(x, w, y, |x, w| x * w),
+            Binary::Div => map2(x, w, y, |x, w| x / w),
+            Binary::Rem => map2(x, w, y, |x, w| x - w * (x / w).floor()),
+            Binary::Pow => {
+                map2(x, w, y, math::pow);
+                for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
+                    if !(*x > 0.0 && *x < f32::INFINITY && w.is_finite()) {
+                        *y = f64::from(*x).powf(f64::from(*w)) as f32;
+                    }
+                }
+            }
+            Binary::Maximum => map2(x, w, y, |x, w| if x > w || x.is_nan() { x } else { w }),
+            Binary::Minimum => map2(x, w, y, |x, w| if x < w || x.is_nan() { x } else { w }),
+            _ => unreachable!("defined on f32, checked when recorded"),
+        }
+    }
+}
+
+vectorised! {
+    fn binary_int<T: Int>(op: Binary, x: &'a [T], w: &'a [T], y: &'a mut [T]) {
+        match op {
+            Binary::Add => map2(x, w, y, |x, w| T::wrap(x.wide().wrapping_add(w.wide()))),
+            Binary::Sub => map2(x, w, y, |x, w| T::wrap(x.wide().wrapping_sub(w.wide()))),
+            Binary::Mul => map2(x, w, y, |x, w| T::wrap(x.wide().wrapping_mul(w.wide()))),
+            Binary::Maximum => map2(x, w, y, |x: T, w| x.max(w)),
+            Binary::Minimum => map2(x, w, y, |x: T, w| x.min(w)),
+            Binary::And => map2(x, w, y, |x, w| T::wrap(x.wide() & w.wide())),
+            Binary::Or => map2(x, w, y, |x, w| T::wrap(x.wide() | w.wide())),
+            Binary::Xor => map2(x, w, y, |x, w| T::wrap(x.wide() ^ w.wide())),
+            Binary::Shl => map2(x, w, y, |x, w| T::wrap(x.wide() << (w.wide() & 31))),
+            Binary::Shr => map2(x, w, y, |x, w| T::wrap(x.wide() >> (w.wide() & 31))),
+            Binary::MulHigh => map2(x, w, y, |x, w| T::wrap(x.wide().wrapping_mul(w.wide()) >> 32)),
+            _ => {
+                let f = op.row().int.expect("the row takes integers, checked when recorded");
+                map2(x, w, y, |x, w| T::wrap(f(x.wide(), w.wide())));
+            }
+        }
+    }
+}
+
+/// `y = c ? x : w`.
+pub(crate) fn select(dtype: DType, c: &[u8], x: &[u8], w: &[u8], y: &mut [u8]) {
+    match dtype.bytes() {
+        1 => select_as::<u8>(c, x, w, y),
+        4 => select_as::<u32>(c, cast_slice(x), cast_slice(w), cast_slice_mut(y)),
+        _ => select_as::<u64>(c, cast_slice(x), cast_slice(w), cast_slice_mut(y)),
+    }
+}
+
+vectorised! {
+    fn select_as<T: Pod>(c: &'a [u8], x: &'a [T], w: &'a [T], y: &'a mut [T]) {
+        for (((y, c), x), w) in y.iter_mut().zip(c).zip(x).zip(w) {
+            *y = if *c != 0 { *x } else { *w };
+        }
+    }
+}
+
+macro_rules! casts {
+    ($from:ident $to:ident $x:ident $y:ident; $($fd:ident $ft:ty),*) => {
+        match $from {
+            $(DType::$fd => {
+                let x: &[$ft] = cast_slice($x);
+                match $to {
+                    DType::Bool => map(x, $y, |x| u8::from(x != <$ft>::default())),
+                    DType::U8 => map(x, $y, |x| x as u8),
+                    DType::U32 => map(x, cast_slice_mut($y), |x| x as u32),
+                    DType::I32 => map(x, cast_slice_mut($y), |x| x as i32),
+                    DType::F32 => map(x, cast_slice_mut($y), |x| x as f32),
+                    DType::F64 => map(x, cast_slice_mut($y), |x| x as f64),
+                }
+            })*
+        }
+    };
+}
+
+vectorised! {
+    /// `y = x` as another dtype: Rust's `as` is the definition (saturating from floats, else wrapping).
+    fn cast(from: DType, to: DType, x: &'a [u8], y: &'a mut [u8]) {
+        casts!(from to x y; Bool u8, U8 u8, U32 u32, I32 i32, F32 f32, F64 f64);
+    }
+}
+
+vectorised! {
+    /// Philox words of counters `first, first + stride, ..`.
+    fn random(first: u32, stride: u32, step: u32, key: [u32; 2], y: &'a mut [u32]) {
+        for (i, y) in (0u32..).zip(y.iter_mut()) {
+            *y = philox([first.wrapping_add(i.wrapping_mul(stride)), 0, step, 0], key)[0];
+        }
+    }
+}
+
+/// `x` as the bytes of one element of `dtype`: floats round, integers truncate and wrap.
+pub(crate) fn element(x: f64, dtype: DType) -> ([u8; 8], usize) {
+    let mut bytes = [0; 8];
+    match dtype {
+        DType::Bool => bytes[0] = u8::from(x != 0.0),
+        DType::U8 => bytes[0] = x as i64 as u8,
+        DType::U32 => bytes[..4].copy_from_slice(&(x as i64 as u32).to_ne_bytes()),
+        DType::I32 => bytes[..4].copy_from_slice(&(x as i64 as i32).to_ne_bytes()),
+        DType::F32 => bytes[..4].copy_from_slice(&(x as f32).to_ne_bytes()),
+        DType::F64 => bytes.copy_from_slice(&x.to_ne_bytes()),
+    }
+    (bytes, dtype.bytes())
+}
+
+/// Fills `y` with copies of `element`, whose size is 1, 4 or 8 bytes.
+pub(crate) fn fill(element: &[u8], y: &mut [u8]) {
+    match element.len() {
+        1 => y.fill(element[0]),
+        4 => cast_slice_mut::<_, u32>(y).fill(bytemuck::pod_read_unaligned(element)),
+        _ => cast_slice_mut::<_, u64>(y).fill(bytemuck::pod_read_unaligned(element)),
+    }
+}
+
+/// `y[i] = x[first + i * stride]`, elements of `size` bytes.
+pub(crate) fn copy_strided(size: usize, x: &[u8], first: i64, stride: i64, y: &mut [u8]) {
+    fn go<T: Pod>(x: &[u8], first: i64, stride: i64, y: &mut [u8]) {
+        let (x, y): (&[T], &mut [T]) = (cast_slice(x), cast_slice_mut(y));
+        match stride {
+            1 => y.copy_from_slice(&x[first as usize..][..y.len()]),
+            0 => y.fill(x[first as usize]),
+            _ => {
+                let mut at = first;
+                for y in y {
+                    *y = x[at as usize];
+                    at += stride;
+                }
+            }
+        }
+    }
+    match size {
+        1 => go::<u8>(x, first, stride, y),
+        4 => go::<u32>(x, first, stride, y),
+        _ => go::<u64>(x, first, stride, y),
+    }
+}
+
+/// `y[first + i * stride] = x[i]`, elements of `size` bytes.
+pub(crate) fn scatter_strided(size: usize, x: &[u8], y: &mut [u8], first: i64, stride: i64) {
+    fn go<T: Pod>(x: &[u8], y: &mut [u8], first: i64, stride: i64) {
+        let (x, y): (&[T], &mut [T]) = (cast_slice(x), cast_slice_mut(y));
+        if stride == 1 {
+            y[first as usize..][..x.len()].copy_from_slice(x);
+            return;
+        }
+        let mut at = first;
+        for x in x {
+            y[at as usize] = *x;
+            at += stride;
+        }
+    }
+    match size {
+        1 => go::<u8>(x, y, first, stride),
+        4 => go::<u32>(x, y, first, stride),
+        _ => go::<u64>(x, y, first, stride),
+    }
+}

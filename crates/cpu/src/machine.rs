@@ -1,0 +1,358 @@
+//! Runs a program over a range of its space, block by block.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use wgrad_graph::DType;
+
+use crate::access::{Access, Class};
+use crate::kernels;
+use crate::memory::Block;
+use crate::program::{BLOCK, Code, InstrId, Place, Program};
+
+/// A value that a program reads.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Operand<'a> {
+    /// Memory of which the first element is element `base` of the value.
+    Bytes { bytes: &'a [u8], base: i64 },
+    /// The memory that this store writes: read and written by the same blocks, element for element.
+    Output(usize),
+}
+
+/// The first index out of range that a gather or scatter met, by position.
+#[derive(Debug, Default)]
+pub(crate) struct Flag(Mutex<Option<OutOfRange>>);
+
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct OutOfRange {
+    at: usize,
+    pub(crate) index: i64,
+    pub(crate) size: usize,
+}
+
+impl Flag {
+    pub(crate) fn raise(&self, at: usize, index: i64, size: usize) {
+        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.is_none_or(|f| at < f.at) {
+            *first = Some(OutOfRange { at, index, size });
+        }
+    }
+
+    pub(crate) fn raised(&self) -> Option<OutOfRange> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a program runs on.
+#[derive(Copy, Clone)]
+pub(crate) struct Env<'a> {
+    pub(crate) operands: &'a [Operand<'a>],
+    pub(crate) scalars: &'a [f64],
+    pub(crate) flag: &'a Flag,
+}
+
+/// The part of a store's value that a run writes.
+pub(crate) struct Chunk<'a> {
+    pub(crate) bytes: &'a mut [u8],
+    /// The element at the chunk's start.
+    pub(crate) base: i64,
+}
+
+/// Where an instruction's block is, in the block now evaluated.
+#[derive(Copy, Clone)]
+enum At {
+    Slot(usize),
+    Operand(usize, usize),
+    Output(usize, usize),
+}
+
+thread_local! {
+    /// Registers of this thread, kept between runs.
+    static REGISTERS: RefCell<Vec<Block>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A program at work on one range.
+pub(crate) struct Machine<'p, 'a, 'o> {
+    program: &'p Program,
+    env: Env<'a>,
+    chunks: &'o mut [Chunk<'a>],
+    slots: Vec<Block>,
+    at: Vec<At>,
+}
+
+impl Drop for Machine<'_, '_, '_> {
+    fn drop(&mut self) {
+        REGISTERS.with_borrow_mut(|kept| {
+            if kept.len() < self.slots.len() {
+                *kept = std::mem::take(&mut self.slots);
+            }
+        });
+    }
+}
+
+/// Runs `program` over `range`; after each block `see` is given the position, the number of elements
+/// and the machine, which then shows the blocks of the roots.
+pub(crate) fn run<'a>(
+    program: &Program,
+    env: Env<'a>,
+    range: Range<usize>,
+    chunks: &mut [Chunk<'a>],
+    see: &mut dyn FnMut(usize, usize, &Machine<'_, 'a, '_>),
+) {
+    if range.is_empty() {
+        return;
+    }
+    let mut machine = Machine::new(program, env, chunks);
+    machine.fill_uniforms(range.len().min(BLOCK));
+    let mut n = range.start;
+    while n < range.end {
+        let len = BLOCK.min(range.end - n);
+        machine.block(n, len);
+        see(n, len, &machine);
+        n += len;
+    }
+}
+
+impl<'p, 'a, 'o> Machine<'p, 'a, 'o> {
+    pub(crate) fn new(program: &'p Program, env: Env<'a>, chunks: &'o mut [Chunk<'a>]) -> Self {
+        let mut slots = REGISTERS.take();
+        for i in 0..program.slots {
+            match slots.get_mut(i) {
+                Some(slot) if slot.bytes().len() >= program.slot_bytes => {}
+                Some(slot) => *slot = Block::new(program.slot_bytes),
+                None => slots.push(Block::new(program.slot_bytes)),
+            }
+        }
+        Machine { program, env, chunks, slots, at: vec![At::Slot(0); program.instrs.len()] }
+    }
+
+    /// The block of instruction `id`, `len` elements.
+    pub(crate) fn get(&self, id: InstrId, len: usize) -> &[u8] {
+        let bytes = len * self.program.instrs[id].dtype.bytes();
+        match self.at[id] {
+            At::Slot(slot) => &self.slots[slot].bytes()[..bytes],
+            At::Output(k, start) => &self.chunks[k].bytes[start..start + bytes],
+            At::Operand(operand, start) => match self.env.operands[operand] {
+                Operand::Bytes { bytes: from, .. } => &from[start..start + bytes],
+                Operand::Output(_) => unreachable!("loads of outputs are copied"),
+            },
+        }
+    }
+
+    /// The block of root `i`.
+    pub(crate) fn root(&self, i: usize, len: usize) -> &[u8] {
+        self.get(self.program.roots[i], len)
+    }
+
+    pub(crate) fn fill_uniforms(&mut self, len: usize) {
+        for id in 0..self.program.instrs.len() {
+            if let Place::Uniform(slot) = self.program.instrs[id].place {
+                self.compute(id, 0, len, At::Slot(slot));
+            }
+        }
+    }
+
+    /// Evaluates the positions `n..n + len` and writes what is stored.
+    pub(crate) fn block(&mut self, n: usize, len: usize) {
+        let program = self.program;
+        for (id, instr) in program.instrs.iter().enumerate() {
+            match instr.place {
+                Place::Uniform(_) => {}
+                Place::Slot(slot) => self.compute(id, n, len, At::Slot(slot)),
+                Place::Output(k) => {
+                    let element = n as i64 + self.offset(&program.targets[k].access) - self.chunks[k].base;
+                    self.compute(id, n, len, At::Output(k, element as usize * instr.dtype.bytes()));
+                }
+            }
+        }
+        for (k, target) in program.targets.iter().enumerate() {
+            let instr = &program.instrs[target.from];
+            if instr.place == Place::Output(k) {
+                continue;
+            }
+            let size = instr.dtype.bytes();
+            let out = std::mem::take(&mut self.chunks[k].bytes);
+            let base = self.chunks[k].base;
+            let from = self.get(target.from, len);
+            if target.flat {
+                let first = (n as i64 + self.offset(&target.access) - base) as usize * size;
+                out[first..first + len * size].copy_from_slice(from);
+            } else {
+                target.access.walk(self.env.scalars, n, len, &mut |pos, element, stride, count| {
+                    if let Some(element) = element {
+                        let from = &from[pos * size..(pos + count) * size];
+                        kernels::scatter_strided(size, from, out, element - base, stride);
+                    }
+                });
+            }
+            self.chunks[k].bytes = out;
+        }
+    }
+
+    fn offset(&self, access: &Access) -> i64 {
+        access.start(self.env.scalars)
+    }
+
+    /// Computes instruction `id` into `to`; a load may instead be borrowed where it lies.
+    fn compute(&mut self, id: InstrId, n: usize, len: usize, to: At) {
+        let instr = &self.program.instrs[id];
+        if let Code::Load { operand, access } = &instr.code
+            && let Some(start) = self.borrowed(*operand, access, n, len)
+        {
+            self.at[id] = At::Operand(*operand, start * instr.dtype.bytes());
+            return;
+        }
+        let bytes = len * instr.dtype.bytes();
+        match to {
+            At::Slot(slot) => {
+                let mut block = std::mem::take(&mut self.slots[slot]);
+                self.eval(id, n, len, &mut block.bytes_mut()[..bytes]);
+                self.slots[slot] = block;
+            }
+            At::Output(k, start) => {
+                let out = std::mem::take(&mut self.chunks[k].bytes);
+                self.eval(id, n, len, &mut out[start..start + bytes]);
+                self.chunks[k].bytes = out;
+            }
+            At::Operand(..) => unreachable!("results have memory of their own"),
+        }
+        self.at[id] = to;
+    }
+
+    /// The element from which a load's block can be read in place.
+    fn borrowed(&self, operand: usize, access: &Access, n: usize, len: usize) -> Option<usize> {
+        let Operand::Bytes { base, .. } = self.env.operands[operand] else { return None };
+        match access.class {
+            Class::Flat => Some((n as i64 + self.offset(access) - base) as usize),
+            Class::Uniform => None,
+            Class::Walk => {
+                let mut found = None;
+                access.walk(self.env.scalars, n, 1, &mut |_, element, _, _| found = element);
+                let first = found?;
+                let run = access.run(n);
+                (run >= len).then_some((first - base) as usize)
+            }
+        }
+    }
+
+    fn eval(&self, id: InstrId, n: usize, len: usize, out: &mut [u8]) {
+        let program = self.program;
+        let instr = &program.instrs[id];
+        let dtype = instr.dtype;
+        let scalars = self.env.scalars;
+        match &instr.code {
+            Code::Load { operand, access } => self.load(*operand, access, dtype, n, len, out),
+            Code::Gather { operand, access, at, stride, size } => {
+                self.gather((*operand, access), *at, (*stride, *size), dtype, n, len, out);
+            }
+            Code::Scalar { scalar } => {
+                let (bytes, size) = kernels::element(scalars[*scalar], dtype);
+                kernels::fill(&bytes[..size], out);
+            }
+            Code::Coord { access } => access.walk(scalars, n, len, &mut |pos, element, stride, count| {
+                let size = dtype.bytes();
+                for (j, to) in out[pos * size..(pos + count) * size].chunks_exact_mut(size).enumerate() {
+                    let number = element.map_or(0, |e| e + j as i64 * stride);
+                    to.copy_from_slice(&kernels::element(number as f64, dtype).0[..size]);
+                }
+            }),
+            Code::Random { access, per_row, scalars: keys } => {
+                let word = |i: usize| scalars[usize::from(keys[i])] as i64 as u32;
+                let (key, step, first) = ([word(0), word(1)], word(2), word(3).wrapping_mul(*per_row));
+                let out: &mut [u32] = bytemuck::cast_slice_mut(out);
+                access.walk(scalars, n, len, &mut |pos, element, stride, count| {
+                    let first = first.wrapping_add(element.unwrap_or(0) as u32);
+                    kernels::random(first, stride as u32, step, key, &mut out[pos..pos + count]);
+                });
+            }
+            Code::Valid { access } => access.walk(scalars, n, len, &mut |pos, element, _, count| {
+                out[pos..pos + count].fill(u8::from(element.is_some()));
+            }),
+            Code::Unary { op, x } => {
+                kernels::unary(*op, program.instrs[*x].dtype, self.get(*x, len), out);
+            }
+            Code::Binary { op, x, w } => {
+                let dtype = program.instrs[*x].dtype;
+                kernels::binary(*op, dtype, self.get(*x, len), self.get(*w, len), out);
+            }
+            Code::Select { c, x, w } => {
+                kernels::select(dtype, self.get(*c, len), self.get(*x, len), self.get(*w, len), out);
+            }
+            Code::Cast { x } => {
+                kernels::cast(program.instrs[*x].dtype, dtype, self.get(*x, len), out);
+            }
+        }
+    }
+
+    /// Memory of an operand and the element at its start.
+    fn source(&self, operand: usize) -> (&[u8], i64) {
+        match self.env.operands[operand] {
+            Operand::Bytes { bytes, base } => (bytes, base),
+            Operand::Output(k) => (&*self.chunks[k].bytes, self.chunks[k].base),
+        }
+    }
+
+    fn load(&self, operand: usize, access: &Access, dtype: DType, n: usize, len: usize, out: &mut [u8]) {
+        let size = dtype.bytes();
+        let (from, base) = self.source(operand);
+        match access.class {
+            Class::Flat => {
+                let first = (n as i64 + self.offset(access) - base) as usize * size;
+                out.copy_from_slice(&from[first..first + out.len()]);
+            }
+            Class::Uniform => {
+                let first = (self.offset(access) - base) as usize * size;
+                kernels::fill(&from[first..first + size], out);
+            }
+            Class::Walk => access.walk(self.env.scalars, n, len, &mut |pos, element, stride, count| {
+                let out = &mut out[pos * size..(pos + count) * size];
+                match element {
+                    Some(element) => kernels::copy_strided(size, from, element - base, stride, out),
+                    None => out.fill(0),
+                }
+            }),
+        }
+    }
+
+    fn gather(
+        &self,
+        (operand, access): (usize, &Access),
+        at: InstrId,
+        (along, limit): (i64, usize),
+        dtype: DType,
+        n: usize,
+        len: usize,
+        out: &mut [u8],
+    ) {
+        let size = dtype.bytes();
+        let (from, base) = self.source(operand);
+        let index = self.get(at, len);
+        let index_dtype = self.program.instrs[at].dtype;
+        access.walk(self.env.scalars, n, len, &mut |pos, element, stride, count| {
+            let out = &mut out[pos * size..(pos + count) * size];
+            let Some(element) = element else { return out.fill(0) };
+            for (j, to) in out.chunks_exact_mut(size).enumerate() {
+                let index = integer(index, index_dtype, pos + j);
+                if (0..limit as i64).contains(&index) {
+                    let e = element + j as i64 * stride + index * along - base;
+                    let e = e as usize * size;
+                    to.copy_from_slice(&from[e..e + size]);
+                } else {
+                    to.fill(0);
+                    self.env.flag.raise(n + pos + j, index, limit);
+                }
+            }
+        });
+    }
+}
+
+/// Element `i` of a slice of integers.
+#[inline(always)]
+pub(crate) fn integer(bytes: &[u8], dtype: DType, i: usize) -> i64 {
+    match dtype {
+        DType::U8 | DType::Bool => i64::from(bytes[i]),
+        DType::U32 => i64::from(bytemuck::cast_slice::<_, u32>(bytes)[i]),
+        _ => i64::from(bytemuck::cast_slice::<_, i32>(bytes)[i]),
+    }
+}

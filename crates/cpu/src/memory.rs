@@ -1,0 +1,261 @@
+//! Device memory of both executors: buffers by number, a free list by size class, honest counters,
+//! and the error flags that kernels raised.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use wgrad_graph::{BufferId, Error, ErrorKind, Memory, Pending, Result, Ticket, bail};
+
+/// Bytes of a cache line: vector loads never straddle lines in memory aligned to it.
+pub(crate) const ALIGN: usize = 64;
+/// Freed bytes that are always kept for reuse.
+const KEEP_FREE_BYTES: usize = 64 << 20;
+/// Errors that nobody asked for are kept up to this number.
+const MAX_ERRORS: usize = 64;
+
+/// Memory of one value, aligned to [`ALIGN`] whatever the allocator gives.
+#[derive(Debug, Default)]
+pub(crate) struct Block {
+    words: Vec<u64>,
+    start: usize,
+    bytes: usize,
+}
+
+impl Block {
+    fn new(bytes: usize) -> Block {
+        let words = vec![0u64; bytes.div_ceil(8) + ALIGN / 8];
+        let start = words.as_ptr().align_offset(ALIGN).min(ALIGN / 8);
+        Block { words, start, bytes }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words[self.start..])[..self.bytes]
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words[self.start..])[..self.bytes]
+    }
+
+    fn capacity(&self) -> usize {
+        (self.words.len() - self.start) * 8
+    }
+}
+
+/// What a device holds.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    next: u64,
+    buffers: HashMap<u64, Block>,
+    free: BTreeMap<usize, Vec<Block>>,
+    free_bytes: usize,
+    values_bytes: usize,
+    workspaces: BTreeMap<usize, usize>,
+    budget: Option<usize>,
+    errors: VecDeque<(u64, Error)>,
+    ticket: u64,
+    /// What the device has done.
+    pub(crate) counters: Memory,
+}
+
+/// Device memory behind its lock.
+#[derive(Debug, Default)]
+pub(crate) struct Device(Mutex<State>);
+
+impl Device {
+    pub(crate) fn new(budget: Option<usize>) -> Arc<Device> {
+        Arc::new(Device(Mutex::new(State { budget, ..State::default() })))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sizes that share a place in the free list: four classes in each power of two.
+fn class(bytes: usize) -> usize {
+    let bytes = bytes.max(ALIGN);
+    let step = (bytes.next_power_of_two() / 8).max(ALIGN);
+    bytes.next_multiple_of(step)
+}
+
+pub(crate) fn stale(buffer: BufferId) -> Error {
+    Error::new(ErrorKind::Stale, "buffer", format!("buffer {} is not of this device or was freed", buffer.0))
+}
+
+impl State {
+    fn live_bytes(&self) -> usize {
+        self.values_bytes + self.workspaces.keys().next_back().copied().unwrap_or(0)
+    }
+
+    fn count_live(&mut self) {
+        self.counters.live_bytes = self.live_bytes();
+        self.counters.peak_bytes = self.counters.peak_bytes.max(self.counters.live_bytes);
+    }
+
+    fn fits(&self, live_bytes: usize) -> Result<()> {
+        match self.budget {
+            Some(budget) if live_bytes > budget => bail!(
+                OutOfMemory,
+                "alloc",
+                "needs {live_bytes} bytes in all, the budget is {budget} bytes"
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reserves room for a plan's workspace: plans share one, as large as the largest needs.
+    pub(crate) fn reserve_workspace(&mut self, bytes: usize) -> Result<()> {
+        let largest = self.workspaces.keys().next_back().copied().unwrap_or(0);
+        self.fits(self.values_bytes + largest.max(bytes))?;
+        *self.workspaces.entry(bytes).or_default() += 1;
+        self.count_live();
+        Ok(())
+    }
+
+    pub(crate) fn release_workspace(&mut self, bytes: usize) {
+        if let Some(count) = self.workspaces.get_mut(&bytes) {
+            *count -= 1;
+            if *count == 0 {
+                self.workspaces.remove(&bytes);
+            }
+        }
+        self.count_live();
+    }
+
+    pub(crate) fn alloc(&mut self, bytes: usize) -> Result<BufferId> {
+        self.fits(self.live_bytes() + bytes)?;
+        let block = self.take(bytes);
+        self.next += 1;
+        self.values_bytes += bytes;
+        self.buffers.insert(self.next, block);
+        self.count_live();
+        Ok(BufferId(self.next))
+    }
+
+    pub(crate) fn free(&mut self, buffer: BufferId) {
+        if let Some(block) = self.buffers.remove(&buffer.0) {
+            self.values_bytes -= block.bytes;
+            self.give(block);
+            self.count_live();
+        }
+    }
+
+    /// Memory of at least `bytes` bytes, from the free list where it has some.
+    pub(crate) fn take(&mut self, bytes: usize) -> Block {
+        let class = class(bytes);
+        if let Some(mut block) = self.free.get_mut(&class).and_then(Vec::pop) {
+            self.free_bytes -= class;
+            block.bytes = bytes;
+            return block;
+        }
+        let mut block = Block::new(class);
+        block.bytes = bytes;
+        self.counters.pages += 1;
+        self.counters.reserved_bytes += class;
+        block
+    }
+
+    /// Memory that is needed no more.
+    pub(crate) fn give(&mut self, block: Block) {
+        let class = class(block.bytes);
+        debug_assert!(block.capacity() >= class, "blocks are made by class");
+        self.free_bytes += class;
+        self.free.entry(class).or_default().push(block);
+        while self.free_bytes > KEEP_FREE_BYTES.max(self.counters.peak_bytes) {
+            let Some(mut largest) = self.free.last_entry() else { break };
+            let class = *largest.key();
+            largest.get_mut().pop();
+            if largest.get().is_empty() {
+                largest.remove();
+            }
+            self.free_bytes -= class;
+            self.counters.pages -= 1;
+            self.counters.reserved_bytes -= class;
+        }
+    }
+
+    pub(crate) fn bytes(&self, buffer: BufferId) -> Result<&[u8]> {
+        self.buffers.get(&buffer.0).map(Block::bytes).ok_or_else(|| stale(buffer))
+    }
+
+    /// The buffer's memory itself, to be put back after the submission.
+    pub(crate) fn checkout(&mut self, buffer: BufferId) -> Result<Block> {
+        self.buffers.remove(&buffer.0).ok_or_else(|| stale(buffer))
+    }
+
+    pub(crate) fn checkin(&mut self, buffer: BufferId, block: Block) {
+        self.buffers.insert(buffer.0, block);
+    }
+
+    pub(crate) fn write(&mut self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
+        let block = self.buffers.get_mut(&buffer.0).ok_or_else(|| stale(buffer))?;
+        let Some(to) = block.bytes_mut().get_mut(..bytes.len()) else {
+            bail!(Argument, "write", "{} bytes into a buffer of {}", bytes.len(), block.bytes);
+        };
+        to.copy_from_slice(bytes);
+        self.counters.uploads += 1;
+        self.counters.upload_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    pub(crate) fn read(&mut self, ranges: &[(BufferId, usize)]) -> Result<Vec<Vec<u8>>> {
+        let mut out = Vec::with_capacity(ranges.len());
+        for (buffer, bytes) in ranges {
+            let from = self.bytes(*buffer)?;
+            let Some(from) = from.get(..*bytes) else {
+                bail!(Argument, "read", "{bytes} bytes of a buffer of {}", from.len());
+            };
+            out.push(from.to_vec());
+        }
+        self.counters.downloads += 1;
+        self.counters.download_bytes += ranges.iter().map(|r| r.1 as u64).sum::<u64>();
+        Ok(out)
+    }
+
+    /// Counts a submission, with the error that one of its kernels raised.
+    pub(crate) fn submitted(&mut self, error: Option<Error>) -> Ticket {
+        self.ticket += 1;
+        self.counters.submissions += 1;
+        if let Some(error) = error {
+            self.errors.push_back((self.ticket, error));
+            if self.errors.len() > MAX_ERRORS {
+                self.errors.pop_front();
+            }
+        }
+        Ticket(self.ticket)
+    }
+
+    /// The oldest error flag of submissions up to `ticket`, once.
+    pub(crate) fn raised(&mut self, ticket: u64) -> Result<()> {
+        match self.errors.front() {
+            Some((at, _)) if *at <= ticket => match self.errors.pop_front() {
+                Some((_, error)) => Err(error),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn last_ticket(&self) -> u64 {
+        self.ticket
+    }
+}
+
+/// A read whose bytes are already here.
+pub(crate) struct Ready {
+    pub(crate) device: Arc<Device>,
+    pub(crate) ticket: u64,
+    pub(crate) bytes: Vec<Vec<u8>>,
+}
+
+impl Pending for Ready {
+    fn ready(&mut self) -> bool {
+        true
+    }
+
+    fn wait(self: Box<Self>, _timeout: Duration) -> Result<Vec<Vec<u8>>> {
+        self.device.lock().raised(self.ticket)?;
+        Ok(self.bytes)
+    }
+}

@@ -1,0 +1,490 @@
+//! Which values are stored. Everything else is repeated inside the kernels that need it.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::{MAX_PARTS, MAX_NODES};
+use crate::{Caps, DType, Graph, Index, NodeId, Op, Options, Result, Unary, Val, View, bail};
+
+/// What is computed and what of it is stored.
+#[derive(Debug)]
+pub(crate) struct Cut<'a> {
+    pub(crate) graph: &'a Graph,
+    pub(crate) caps: &'a Caps,
+    /// Nodes that some root needs.
+    pub(crate) live: Vec<bool>,
+    /// Nodes whose values are stored by a kernel.
+    pub(crate) stored: Vec<bool>,
+    /// For nodes that are another value under another shape: that value.
+    alias: Vec<Option<Val>>,
+    /// The largest start of each scalar that serves as an offset.
+    pub(crate) starts: HashMap<NodeId, i64>,
+    /// Why edges were not fused.
+    pub(crate) notes: Vec<String>,
+}
+
+/// What inlining a value would cost, upwards to the next values that are stored in any case.
+#[derive(Copy, Clone, Default)]
+struct Cost {
+    /// Elementwise operations.
+    ops: u32,
+    /// Of those, transcendental ones.
+    hard: u32,
+    /// Whether random bits or gathers are among them.
+    heavy: bool,
+    /// Bytes read.
+    bytes: u64,
+    /// Whether a reduction's or product's result of the same size is among what is read.
+    anchored: bool,
+}
+
+/// Kernels in which a value is inlined, as far as they are counted.
+type Users = SmallVec<[NodeId; 4]>;
+const MANY: usize = 8;
+
+impl<'a> Cut<'a> {
+    pub(crate) fn new(graph: &'a Graph, roots: &[Val], options: &Options, caps: &'a Caps) -> Result<Cut<'a>> {
+        let n = graph.nodes().len();
+        let mut cut = Cut {
+            graph,
+            caps,
+            live: vec![false; n],
+            stored: vec![false; n],
+            alias: vec![None; n],
+            starts: HashMap::new(),
+            notes: Vec::new(),
+        };
+        roots.iter().for_each(|r| cut.live[r.node as usize] = true);
+        for id in (0..n).rev() {
+            if cut.live[id] {
+                let node = &graph.nodes()[id];
+                node.inputs.iter().for_each(|v| cut.live[v.node as usize] = true);
+            }
+        }
+        for id in 0..n {
+            if cut.live[id] {
+                cut.check(id as NodeId)?;
+                cut.alias[id] = cut.alias_of(id as NodeId);
+            }
+        }
+        for root in roots {
+            let val = cut.canon(*root);
+            cut.force(val);
+        }
+        for id in 0..n {
+            if cut.live[id] {
+                cut.demand(id as NodeId);
+            }
+        }
+        if options.fuse {
+            let cost = cut.costs();
+            cut.choose(&cost);
+        } else {
+            for id in 0..n {
+                let op = graph.nodes()[id].op;
+                cut.stored[id] |= cut.live[id] && cut.alias[id].is_none() && !matches!(op, Op::Input | Op::Scalar);
+            }
+        }
+        cut.bound();
+        Ok(cut)
+    }
+
+    fn check(&mut self, id: NodeId) -> Result<()> {
+        let node = self.graph.node(id);
+        let scalars = match node.op {
+            Op::Random => &node.inputs[..],
+            Op::SliceAt { .. } => &node.inputs[1..],
+            Op::SliceAssignAt { .. } => &node.inputs[2..],
+            _ => &[],
+        };
+        for v in scalars {
+            if self.graph.node(self.canon(*v).node).op != Op::Scalar {
+                bail!(Argument, node.op.name(), "%{id}: operand {v:?} has to be a scalar known at submission");
+            }
+        }
+        if let Some(after) = node.after.iter().find(|a| **a >= id) {
+            bail!(Argument, node.op.name(), "%{id} cannot run after %{after}, which is recorded later");
+        }
+        let limit = match node.op {
+            Op::SliceAt { axis } => {
+                let axis = usize::from(axis);
+                self.graph.out(node.inputs[0]).shape[axis] - node.outs[0].shape[axis]
+            }
+            Op::SliceAssignAt { axis } => {
+                let axis = usize::from(axis);
+                node.outs[0].shape[axis] - self.graph.out(node.inputs[1]).shape[axis]
+            }
+            _ => return Ok(()),
+        };
+        let start = self.start(node.inputs[node.inputs.len() - 1]);
+        let known = self.starts.entry(start).or_insert(i64::MAX);
+        *known = (*known).min(limit as i64);
+        Ok(())
+    }
+
+    /// The scalar node of a start.
+    pub(crate) fn start(&self, val: Val) -> NodeId {
+        self.canon(val).node
+    }
+
+    fn alias_of(&self, id: NodeId) -> Option<Val> {
+        let node = self.graph.node(id);
+        if !node.after.is_empty() {
+            return None;
+        }
+        let from = self.graph.out(*node.inputs.first()?);
+        let to = node.outs[0];
+        let same = match node.op {
+            Op::Reshape => true,
+            Op::Permute(_) | Op::Expand | Op::Slice(_) | Op::Pad { .. } => {
+                from.shape.elems() == to.shape.elems()
+                    && (to.shape.elems() == 0 || View::of_movement(&node.op, from.shape, to.shape, 0).is_linear())
+            }
+            Op::Concat { .. } => node.inputs.len() == 1,
+            Op::Cast => from.dtype == to.dtype,
+            Op::Reduce { .. } => from.shape == to.shape,
+            _ => false,
+        };
+        same.then(|| self.canon(node.inputs[0]))
+    }
+
+    /// The value itself, behind nodes that only give it another shape.
+    pub(crate) fn canon(&self, val: Val) -> Val {
+        self.alias[val.node as usize].unwrap_or(val)
+    }
+
+    pub(crate) fn is_alias(&self, id: NodeId) -> bool {
+        self.alias[id as usize].is_some()
+    }
+
+    /// Whether the value lies in memory.
+    pub(crate) fn in_memory(&self, val: Val) -> bool {
+        self.stored[val.node as usize] || self.graph.node(val.node).op == Op::Input
+    }
+
+    fn force(&mut self, val: Val) {
+        if self.graph.node(val.node).op != Op::Input {
+            self.stored[val.node as usize] = true;
+        }
+    }
+
+    /// Whether a word of the dtype holds several elements.
+    pub(crate) fn packed(dtype: DType) -> bool {
+        dtype.bytes() < 4
+    }
+
+    /// Whether the node is a loop of its own, whose value is stored unless an epilogue takes it.
+    pub(crate) fn is_anchor(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        match node.op {
+            Op::Reduce { .. } | Op::ArgReduce { .. } | Op::MatMul | Op::ScatterAdd { .. } | Op::Custom(_) => true,
+            Op::SliceAssign(_) | Op::SliceAssignAt { .. } => !Cut::packed(node.outs[0].dtype),
+            Op::Concat { .. } => node.inputs.len() > MAX_PARTS.min(self.caps.max_buffers - 1),
+            _ => false,
+        }
+    }
+
+    /// The value behind movements, and the index to it; stops where `stop` says so.
+    fn behind(&self, val: Val, index: Index, stop: &dyn Fn(Val, &Index) -> bool) -> (Val, Index) {
+        let (mut val, mut index) = (self.canon(val), index);
+        loop {
+            let node = self.graph.node(val.node);
+            let moves = node.op.is_movement() && !matches!(node.op, Op::SliceAt { .. });
+            // A node that waits for others has to be seen by the kernel that computes it.
+            let moves = moves && node.after.is_empty();
+            if !moves || stop(val, &index) {
+                return (val, index);
+            }
+            let from = self.graph.out(node.inputs[0]).shape;
+            index = index.then(&View::of_movement(&node.op, from, node.outs[0].shape, 0), &[]);
+            val = self.canon(node.inputs[0]);
+        }
+    }
+
+    /// An operand that a kernel reads by strides: what has to be stored, and the index to it.
+    pub(crate) fn strided(&self, val: Val, index: &Index) -> (Val, Index) {
+        self.behind(val, index.clone(), &|v, i| self.in_memory(v) && i.is_strided())
+    }
+
+    /// An operand that a kernel reads whole and row-major.
+    pub(crate) fn whole(&self, val: Val) -> Val {
+        let shape = self.graph.out(val).shape;
+        let index = Index::identity(shape.dims());
+        let whole = |v: Val, i: &Index| i.is_linear() && self.graph.out(v).shape.elems() == shape.elems();
+        let (base, at) = self.behind(val, index, &|v, i| self.in_memory(v) && whole(v, i));
+        if whole(base, &at) { base } else { self.canon(val) }
+    }
+
+    fn demand_strided(&mut self, id: NodeId, val: Val, index: &Index) {
+        let (base, at) = self.behind(val, index.clone(), &|_, _| false);
+        if at.is_strided() {
+            return self.force(base);
+        }
+        let name = self.graph.node(id).op.name();
+        self.notes.push(format!("%{id} {name}: operand {val:?} is no strided view of {base:?}; it is materialised"));
+        let val = self.canon(val);
+        self.force(val);
+    }
+
+    /// Marks what the node needs in memory.
+    fn demand(&mut self, id: NodeId) {
+        let graph = self.graph;
+        let node = graph.node(id);
+        if self.is_alias(id) {
+            return;
+        }
+        if self.is_anchor(id) {
+            self.stored[id as usize] = true;
+        }
+        match node.op {
+            Op::MatMul => {
+                let (a, b, _) = super::build::matmul_indices(graph, id);
+                self.demand_strided(id, node.inputs[0], &a);
+                self.demand_strided(id, node.inputs[1], &b);
+            }
+            Op::ScatterAdd { axis } => {
+                let (_, index) = super::build::scatter_index(graph.out(node.inputs[0]).shape, usize::from(axis));
+                self.demand_strided(id, node.inputs[0], &index);
+                self.demand_strided(id, node.inputs[1], &index);
+            }
+            Op::Gather { .. } => {
+                let x = graph.out(node.inputs[0]).shape;
+                self.demand_strided(id, node.inputs[0], &Index::identity(x.dims()));
+            }
+            Op::Custom(_) => {
+                for v in &node.inputs {
+                    let val = self.whole(*v);
+                    self.force(val);
+                }
+            }
+            Op::SliceAssign(_) if self.is_anchor(id) => {
+                let base = self.canon(node.inputs[0]);
+                self.force(base);
+            }
+            Op::SliceAssignAt { .. } => {
+                let kept = if self.is_anchor(id) { 0 } else { 1 };
+                let val = self.canon(node.inputs[kept]);
+                self.force(val);
+            }
+            _ => {}
+        }
+    }
+
+    fn bytes(&self, val: Val) -> u64 {
+        let out = self.graph.out(val);
+        (out.shape.elems() * out.dtype.bytes()) as u64
+    }
+
+    /// Operands whose computation goes on inside the kernel of node `id` unless they are stored.
+    pub(crate) fn inlined(&self, id: NodeId) -> SmallVec<[Val; 4]> {
+        let node = self.graph.node(id);
+        let inputs = &node.inputs;
+        let some: &[Val] = match node.op {
+            Op::Input | Op::Scalar | Op::Random | Op::Iota { .. } => &[],
+            Op::MatMul | Op::ScatterAdd { .. } | Op::Custom(_) => &[],
+            Op::SliceAt { .. } => &inputs[..1],
+            Op::Gather { .. } => &inputs[1..],
+            Op::SliceAssign(_) | Op::SliceAssignAt { .. } if self.is_anchor(id) => &inputs[1..2],
+            Op::SliceAssign(_) | Op::SliceAssignAt { .. } => &inputs[..2],
+            _ => inputs,
+        };
+        some.iter().map(|v| self.canon(*v)).collect()
+    }
+
+    fn costs(&self) -> Vec<Cost> {
+        let mut costs = vec![Cost::default(); self.live.len()];
+        for id in 0..self.live.len() {
+            let node = &self.graph.nodes()[id];
+            if !self.live[id] || self.alias[id].is_some() || matches!(node.op, Op::Input | Op::Scalar) {
+                continue;
+            }
+            let mut cost = Cost::default();
+            let elems = node.outs[0].shape.elems();
+            for v in self.inlined(id as NodeId) {
+                if self.in_memory(v) {
+                    cost.bytes += self.bytes(v);
+                    let same = self.graph.out(v).shape.elems() == elems;
+                    cost.anchored |= same && matches!(self.graph.node(v.node).op, Op::MatMul | Op::Reduce { .. });
+                } else {
+                    let c = costs[v.node as usize];
+                    cost.ops = cost.ops.saturating_add(c.ops).min(1 << 16);
+                    cost.hard = cost.hard.saturating_add(c.hard).min(1 << 16);
+                    cost.heavy |= c.heavy;
+                    cost.bytes = cost.bytes.saturating_add(c.bytes);
+                    cost.anchored |= c.anchored && self.graph.out(v).shape.elems() == elems;
+                }
+            }
+            match node.op {
+                Op::Random => cost.heavy = true,
+                Op::Gather { .. } => {
+                    cost.heavy = true;
+                    cost.bytes += self.bytes(Val::of(id as NodeId));
+                }
+                Op::Unary(u) => cost.hard += u32::from(is_hard(u)),
+                Op::Binary(b) => cost.hard += u32::from(matches!(b, crate::Binary::Pow | crate::Binary::Rem)),
+                _ => {}
+            }
+            cost.ops += u32::from(!node.op.is_movement() && !matches!(node.op, Op::Iota { .. }));
+            costs[id] = cost;
+        }
+        costs
+    }
+
+    /// Decides, consumers first, which values with several consumers are stored.
+    fn choose(&mut self, costs: &[Cost]) {
+        let n = self.live.len();
+        let mut users: Vec<Users> = vec![Users::new(); n];
+        let mut evals = vec![0u64; n];
+        for id in (0..n).rev() {
+            if !self.live[id] || self.alias[id].is_some() {
+                continue;
+            }
+            let node = &self.graph.nodes()[id];
+            if matches!(node.op, Op::Input | Op::Scalar) {
+                continue;
+            }
+            if !self.stored[id] && self.worth_storing(id as NodeId, costs[id], users[id].len(), evals[id]) {
+                self.stored[id] = true;
+            }
+            let stored = self.stored[id];
+            let at = match node.op {
+                Op::Reduce { .. } | Op::ArgReduce { .. } => self.graph.out(node.inputs[0]).shape.elems(),
+                Op::SliceAssign(_) | Op::SliceAssignAt { .. } if self.is_anchor(id as NodeId) => {
+                    self.graph.out(node.inputs[1]).shape.elems()
+                }
+                _ => node.outs[0].shape.elems(),
+            };
+            let at = if stored { at as u64 } else { evals[id] };
+            let mine = if stored { SmallVec::from_slice(&[id as NodeId]) } else { std::mem::take(&mut users[id]) };
+            for v in self.inlined(id as NodeId) {
+                let v = v.node as usize;
+                evals[v] = evals[v].max(at);
+                for user in &mine {
+                    if users[v].len() < MANY && !users[v].contains(user) {
+                        users[v].push(*user);
+                    }
+                }
+            }
+        }
+    }
+
+    fn worth_storing(&mut self, id: NodeId, cost: Cost, users: usize, evals: u64) -> bool {
+        let node = self.graph.node(id);
+        if node.op.is_movement() || cost.ops == 0 {
+            return false;
+        }
+        let elems = node.outs[0].shape.elems() as u64;
+        let name = node.op.name();
+        let mut why = None;
+        if evals > elems.saturating_mul(2) && cost.bytes > 0 {
+            if cost.anchored || cost.heavy || cost.hard > 0 || cost.ops > 3 {
+                why = Some("is repeated along an axis");
+            }
+        } else if users > 1 {
+            let size = self.bytes(Val::of(id));
+            let k = users as u64;
+            if cost.heavy {
+                why = Some("has several consumers and is dear to repeat");
+            } else if cost.anchored {
+                why = Some("has several consumers and its kernel stores it for free");
+            } else if k * cost.bytes > cost.bytes + (k + 1) * size || cost.ops > 16 || cost.hard * users as u32 > 8 {
+                why = Some("has several consumers and reading it is cheaper than repeating it");
+            }
+        }
+        if let Some(why) = why {
+            self.notes.push(format!("%{id} {name}: stored, {why}"));
+        }
+        why.is_some()
+    }
+
+    /// Stores values until no kernel has too many expressions or buffers.
+    fn bound(&mut self) {
+        let n = self.live.len();
+        let most_loads = self.caps.max_buffers.saturating_sub(1).max(3);
+        let mut closures: Vec<Option<Box<Closure>>> = (0..n).map(|_| None).collect();
+        for id in 0..n {
+            let op = self.graph.nodes()[id].op;
+            if !self.live[id] || self.alias[id].is_some() || matches!(op, Op::Input | Op::Scalar) {
+                continue;
+            }
+            let inlined = self.inlined(id as NodeId);
+            let room = most_loads - usize::from(matches!(op, Op::SliceAssign(_) | Op::SliceAssignAt { .. }));
+            loop {
+                let mut all = Closure::default();
+                let mut victims: SmallVec<[(usize, usize, NodeId); 4]> = SmallVec::new();
+                if let Op::Gather { .. } = op {
+                    all.load(self.graph.nodes()[id].inputs[0]);
+                }
+                for v in &inlined {
+                    if self.in_memory(*v) {
+                        all.load(*v);
+                    } else if let Some(c) = &closures[v.node as usize] {
+                        all.join(c);
+                        if c.loads.len() + c.nodes.len() > 2 {
+                            victims.push((c.loads.len(), c.nodes.len(), v.node));
+                        }
+                    }
+                }
+                let (loads, nodes) = (all.loads.len() > room, all.nodes.len() > MAX_NODES);
+                if !loads && !nodes || victims.is_empty() {
+                    if !op.is_movement() {
+                        all.node(id as NodeId);
+                    }
+                    closures[id] = Some(Box::new(all));
+                    break;
+                }
+                let most = victims.iter().max_by_key(|(l, n, _)| if loads { (*l, *n) } else { (*n, *l) });
+                let Some((.., victim)) = most else { break };
+                let mut victim = *victim;
+                while self.graph.node(victim).op.is_movement() {
+                    victim = self.canon(self.graph.node(victim).inputs[0]).node;
+                }
+                let name = self.graph.node(victim).op.name();
+                let what = if loads { "buffers" } else { "expressions" };
+                self.notes.push(format!("%{victim} {name}: stored, the kernel of %{id} has too many {what}"));
+                self.stored[victim as usize] = true;
+                closures[victim as usize] = None;
+                // Movements between here and there lead to a stored value now.
+                let mut v = most.map_or(victim, |m| m.2);
+                while v != victim {
+                    let mut one = Closure::default();
+                    one.load(Val::of(victim));
+                    closures[v as usize] = Some(Box::new(one));
+                    v = self.canon(self.graph.node(v).inputs[0]).node;
+                }
+            }
+        }
+    }
+}
+
+/// Nodes and values read of an expression.
+#[derive(Clone, Default)]
+struct Closure {
+    nodes: SmallVec<[NodeId; 8]>,
+    loads: SmallVec<[Val; 4]>,
+}
+
+impl Closure {
+    fn node(&mut self, id: NodeId) {
+        if let Err(at) = self.nodes.binary_search(&id) {
+            self.nodes.insert(at, id);
+        }
+    }
+
+    fn load(&mut self, val: Val) {
+        if let Err(at) = self.loads.binary_search(&val) {
+            self.loads.insert(at, val);
+        }
+    }
+
+    fn join(&mut self, other: &Closure) {
+        other.nodes.iter().for_each(|n| self.node(*n));
+        other.loads.iter().for_each(|v| self.load(*v));
+    }
+}
+
+fn is_hard(op: Unary) -> bool {
+    use Unary::{Cos, Erf, Exp, Expm1, Log, Log1p, Sigmoid, Sin, Tanh};
+    matches!(op, Exp | Expm1 | Log | Log1p | Sin | Cos | Tanh | Sigmoid | Erf)
+}

@@ -1,0 +1,83 @@
+//! From groups to the plan: in which order they run, and where every value lies.
+
+mod layout;
+mod space;
+
+use std::sync::Arc;
+
+use crate::fuse::{Fused, fuse};
+use crate::{Caps, Graph, Leaf, LeafKind, NodeId, Op, Options, Plan, Result, Val, bail};
+
+/// A value that is asked for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Root {
+    /// The value.
+    pub val: Val,
+    /// A donated leaf in whose buffer the result ends if it can.
+    pub into: Option<u32>,
+}
+
+/// The plan that computes `roots`: `outputs[i]` is root `i`; with [`Options::keep`] every other value
+/// that a step stores follows. `leaves` names every [`Op::Input`] node of the graph, in order.
+///
+/// # Errors
+/// `Argument`, when the leaves are not those of the graph or an offset is no scalar; `Limit`, when a
+/// value is larger than the device allows.
+pub fn plan(
+    graph: &Arc<Graph>,
+    roots: &[Root],
+    leaves: &[(NodeId, LeafKind)],
+    options: &Options,
+    caps: &Caps,
+) -> Result<Plan> {
+    let nodes = |op: Op| (0..graph.nodes().len() as NodeId).filter(move |id| graph.node(*id).op == op);
+    if !nodes(Op::Input).eq(leaves.iter().map(|l| l.0)) {
+        bail!(Argument, "plan", "the leaves given are not the input nodes of the graph in order");
+    }
+    let vals: Vec<Val> = roots.iter().map(|r| r.val).collect();
+    let fused = fuse(graph, &vals, options, caps)?;
+    let mut upload_bytes = 0;
+    let leaves: Vec<Leaf> = leaves
+        .iter()
+        .map(|(node, kind)| {
+            let out = graph.out(Val::of(*node));
+            let bytes = if *kind == LeafKind::Upload { caps.value_bytes(out.shape.elems(), out.dtype) } else { 0 };
+            let offset_bytes = if bytes > 0 { upload_bytes } else { 0 };
+            upload_bytes += bytes;
+            Leaf { node: *node, kind: *kind, offset_bytes }
+        })
+        .collect();
+    let Fused { groups, roots: vals, notes, .. } = fused;
+    let into: Vec<Option<u32>> = roots.iter().map(|r| r.into).collect();
+    let mut items: Vec<layout::Item> =
+        groups.into_iter().map(|g| layout::Item { group: Arc::new(g), target: None }).collect();
+    layout::copy_roots(graph, &vals, &mut items);
+    let order: Vec<u32> = (0..items.len() as u32).collect();
+    let units = order.clone();
+    let context = layout::Context {
+        graph,
+        caps,
+        options,
+        leaves: &leaves,
+        roots: &vals,
+        into: &into,
+        upload_bytes,
+        items: &items,
+    };
+    let laid = layout::lay_out(&context, &order, &units);
+    let mut outputs = laid.outputs;
+    for (output, root) in outputs.iter_mut().zip(roots) {
+        output.val = root.val;
+    }
+    Ok(Plan {
+        graph: Arc::clone(graph),
+        leaves,
+        scalars: nodes(Op::Scalar).collect(),
+        steps: laid.steps,
+        slots: laid.slots,
+        outputs,
+        upload_bytes,
+        workspace_bytes: laid.workspace_bytes,
+        notes: notes.into_iter().chain(laid.notes).collect(),
+    })
+}

@@ -1,0 +1,109 @@
+//! The error flag: kernels raise a number, the host finds what it stands for.
+//!
+//! A submission that may raise it ends by copying the flag to the host and clearing it, so that each
+//! raise belongs to one ticket.
+
+use std::collections::BTreeSet;
+use std::panic::Location;
+use std::sync::Mutex;
+
+use wgrad_graph::{Error, ErrorKind};
+
+use crate::faults::lock;
+
+/// A check of an index in a kernel.
+#[derive(Copy, Clone, Debug, PartialEq)]
+struct Check {
+    op: &'static str,
+    limit: u32,
+    at: Option<&'static Location<'static>>,
+}
+
+/// Checks by number, raises that nobody heard of yet, and tickets whose flag is still on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Checks {
+    known: Mutex<Vec<Check>>,
+    raised: Mutex<Vec<(u64, u32)>>,
+    open: Mutex<BTreeSet<u64>>,
+}
+
+impl Checks {
+    /// The number, from 1, by which kernels tell this check.
+    pub(crate) fn number(&self, op: &'static str, limit: u32, at: Option<&'static Location<'static>>) -> u32 {
+        let check = Check { op, limit, at };
+        let mut known = lock(&self.known);
+        let place = known.iter().position(|c| *c == check).unwrap_or_else(|| {
+            known.push(check);
+            known.len() - 1
+        });
+        place as u32 + 1
+    }
+
+    /// Notes that the flag of `ticket` is on its way.
+    pub(crate) fn expect(&self, ticket: u64) {
+        lock(&self.open).insert(ticket);
+    }
+
+    /// Notes the flag of `ticket`.
+    pub(crate) fn land(&self, ticket: u64, number: u32) {
+        if number != 0 {
+            lock(&self.raised).push((ticket, number));
+        }
+        lock(&self.open).remove(&ticket);
+    }
+
+    /// Whether the flags of every ticket up to `ticket` have landed.
+    pub(crate) fn settled(&self, ticket: u64) -> bool {
+        lock(&self.open).first().is_none_or(|open| *open > ticket)
+    }
+
+    /// The error of the first raise by a ticket up to `ticket`, which is then forgotten.
+    pub(crate) fn take(&self, ticket: u64) -> Option<Error> {
+        let mut raised = lock(&self.raised);
+        let place = (0..raised.len()).filter(|i| raised[*i].0 <= ticket).min_by_key(|i| raised[*i].0)?;
+        let (_, number) = raised.remove(place);
+        let check = lock(&self.known).get(number as usize - 1).copied();
+        Some(match check {
+            Some(Check { op, limit, at }) => {
+                let detail = format!(
+                    "an index was not below its limit {limit}; what it read was 0, what it wrote was dropped"
+                );
+                let error = Error::new(ErrorKind::Argument, op, detail);
+                match at {
+                    Some(at) => error.at(at),
+                    None => error,
+                }
+            }
+            None => {
+                Error::new(ErrorKind::Argument, "kernel", format!("a kernel raised the error flag with {number}"))
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn raises_are_told_once_and_in_order() {
+        let checks = Checks::default();
+        let at = Some(Location::caller());
+        let (a, b) = (checks.number("gather", 5, at), checks.number("scatter_add", 7, None));
+        assert_eq!((a, b, checks.number("gather", 5, at)), (1, 2, 1));
+        checks.expect(3);
+        checks.expect(4);
+        assert!(checks.settled(2) && !checks.settled(3));
+        checks.land(4, b);
+        checks.land(3, a);
+        assert!(checks.settled(4));
+        assert!(checks.take(2).is_none());
+        let error = checks.take(4).unwrap();
+        assert_eq!((error.op(), error.kind()), ("gather", ErrorKind::Argument));
+        assert!(error.to_string().contains("limit 5") && error.to_string().contains("checks.rs"));
+        assert_eq!(checks.take(4).unwrap().op(), "scatter_add");
+        assert!(checks.take(4).is_none());
+        checks.land(5, 99);
+        assert!(checks.take(5).unwrap().to_string().contains("99"));
+    }
+}

@@ -1,0 +1,117 @@
+//! Which variant of a kernel runs: a table from sizes and limits, with the reason for each threshold.
+//! Sizes choose the variant here; they never enter its text.
+
+use wgrad_graph::{Caps, DeviceKind};
+
+/// Whether barriers and idle lanes are dear: a driver that runs kernels on the CPU.
+pub(crate) fn software(caps: &Caps) -> bool {
+    !matches!(caps.kind, DeviceKind::DiscreteGpu | DeviceKind::IntegratedGpu | DeviceKind::OtherGpu)
+}
+
+/// Invocations in a workgroup of kernels without workgroup memory.
+pub(crate) fn pointwise_workgroup(caps: &Caps) -> u32 {
+    // 256 hides latency on GPUs; on CPUs a workgroup is the unit of threading, and small ones spread.
+    let wanted = if software(caps) { 64 } else { 256 };
+    wanted.min(caps.max_invocations)
+}
+
+/// Whether an elementwise kernel handles four points an invocation.
+pub(crate) fn quads(points: usize, exprs: usize, _caps: &Caps) -> bool {
+    // Below 16384 points the device is not filled, and fewer invocations finish later. The body is
+    // printed four times: past 96 expressions the text costs more compile time than it saves.
+    points >= 16384 && exprs <= 96
+}
+
+/// How a reduction is laid over the device.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lanes {
+    /// Results in a workgroup.
+    pub(crate) x: u32,
+    /// Lanes of a result in a workgroup. `x * y` invocations.
+    pub(crate) y: u32,
+    /// Whether neighbouring invocations are lanes of one result (rows), else results (columns).
+    pub(crate) inner: bool,
+    /// Workgroups that share a result.
+    pub(crate) splits: u32,
+    /// Whether the lanes of a workgroup meet in workgroup memory; else each hands on its own state.
+    pub(crate) tree: bool,
+}
+
+impl Lanes {
+    /// Partial states of one result that a second launch combines; 1: there is none.
+    pub(crate) fn parts(&self) -> u32 {
+        self.splits * if self.tree { 1 } else { self.y }
+    }
+}
+
+/// Lanes for `results` reductions over `length` elements each. `rows`: neighbours in memory are
+/// neighbours of one reduction. `state_bytes`: accumulators of one lane. `quads`: a lane takes four
+/// neighbours at a time.
+pub(crate) fn lanes(
+    results: usize,
+    length: usize,
+    rows: bool,
+    state_bytes: usize,
+    quads: bool,
+    caps: &Caps,
+) -> Lanes {
+    let wg = 256.min(caps.max_invocations).min(fitting(caps.shared_bytes / state_bytes.max(1)));
+    let serial = |wg: u32| Lanes { x: wg, y: 1, inner: false, splits: 1, tree: true };
+    let length = if quads { length / 4 } else { length };
+    if software(caps) {
+        // A barrier is a switch of coroutines for every invocation: never worth it. Few results are
+        // cut into lanes that each hand on a state of their own, 32 workgroups at most.
+        let wg = 64.min(caps.max_invocations);
+        if results >= 256 || length < 1024 {
+            return serial(wg);
+        }
+        let wanted = (2048 / results.max(1)).clamp(1, length / 64) as u32;
+        return Lanes { x: 1, y: wg, inner: true, splits: wanted.div_ceil(wg), tree: false };
+    }
+    // An H200 holds 270,000 invocations; 1056 workgroups of 256 are four waves of 132 x 2.
+    const FULL: usize = 1056;
+    if rows {
+        // Short rows: one invocation each, the caches turn its stride into whole lines.
+        if length <= 8 || (length <= 32 && results >= 256 * FULL) {
+            return serial(wg);
+        }
+        let y = if length <= 256 { 32.min(wg) } else { wg };
+        let x = wg / y;
+        let groups = results.div_ceil(x as usize);
+        // A lane keeps at least 8 steps; less, and the second launch costs more than it frees.
+        let splits = split(groups, length, 8 * y as usize, FULL);
+        return Lanes { x, y, inner: true, splits, tree: true };
+    }
+    if results >= 64 * FULL || length <= 16 {
+        return serial(wg);
+    }
+    // 32 neighbours read a whole line together.
+    let x = 32.min(wg);
+    let y = wg / x;
+    let groups = results.div_ceil(x as usize);
+    let splits = split(groups, length, 8 * y as usize, FULL);
+    Lanes { x, y, inner: false, splits, tree: true }
+}
+
+fn split(groups: usize, length: usize, least: usize, full: usize) -> u32 {
+    if groups >= full / 4 || length < 2 * least {
+        return 1;
+    }
+    (full / groups.max(1)).min(length / least).clamp(1, 1024) as u32
+}
+
+/// The largest power of two that is not above `n`, at least 1, at most 1024.
+fn fitting(n: usize) -> u32 {
+    if n == 0 { 1 } else { 1 << n.min(1024).ilog2() }
+}
+
+/// Lanes that combine `parts` partial states of each reduction.
+pub(crate) fn final_lanes(parts: u32, state_bytes: usize, caps: &Caps) -> Lanes {
+    if software(caps) || parts <= 32 {
+        let wg = 64.min(caps.max_invocations);
+        return Lanes { x: wg, y: 1, inner: false, splits: 1, tree: true };
+    }
+    let wg = 256.min(caps.max_invocations).min(fitting(caps.shared_bytes / state_bytes.max(1)));
+    let y = if parts <= 256 { 32.min(wg) } else { wg };
+    Lanes { x: wg / y, y, inner: true, splits: 1, tree: true }
+}

@@ -1,0 +1,311 @@
+//! Expressions of a group as straight-line WGSL.
+
+use std::collections::HashMap;
+
+use wgrad_graph::{Binary, Body, DType, Expr, ExprId, IndexId, Result, Unary, bail};
+
+use super::index::Element;
+use super::kernel::{Kernel, wgsl_type};
+use super::template::substitute;
+
+/// Where a point of the space is found.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Space {
+    /// Its position in row-major order, where that is at hand.
+    pub(super) linear: Option<String>,
+    /// Its coordinates, where they are at hand; else they come from `linear`.
+    pub(super) coords: Option<Vec<String>>,
+    /// The axes of the group's dims that the coordinates run over, `0..rank`.
+    pub(super) rank: usize,
+}
+
+/// Prints expressions at one point. Names are a prefix and a number; each point prints into a block of
+/// its own.
+pub(super) struct Printer<'p, 'a> {
+    pub(super) k: &'p mut Kernel<'a>,
+    pub(super) body: &'p Body,
+    pub(super) space: Space,
+    /// Names of the accumulators' results.
+    pub(super) accs: &'p [String],
+    /// Loads that are at hand, by operand and index.
+    pub(super) ready: &'p HashMap<(u16, IndexId), String>,
+    pub(super) prefix: &'static str,
+    pub(super) out: String,
+    pub(super) fresh: usize,
+    pub(super) elements: HashMap<IndexId, Element>,
+    names: HashMap<ExprId, String>,
+}
+
+/// Which expressions `roots` need.
+pub(super) fn reach(body: &Body, roots: impl IntoIterator<Item = ExprId>) -> Vec<bool> {
+    let mut needed = vec![false; body.exprs.len()];
+    for root in roots {
+        needed[root as usize] = true;
+    }
+    for id in (0..body.exprs.len()).rev() {
+        if needed[id] {
+            operands(&body.exprs[id].0).into_iter().for_each(|x| needed[x as usize] = true);
+        }
+    }
+    needed
+}
+
+/// The expressions that an expression refers to.
+fn operands(expr: &Expr) -> Vec<ExprId> {
+    match expr {
+        Expr::Gather { at, .. } => vec![*at],
+        Expr::Unary { x, .. } | Expr::Cast { x } => vec![*x],
+        Expr::Binary { x, w, .. } => vec![*x, *w],
+        Expr::Select { c, x, w } => vec![*c, *x, *w],
+        Expr::Load { .. }
+        | Expr::Scalar { .. }
+        | Expr::Coord { .. }
+        | Expr::Random { .. }
+        | Expr::Valid { .. }
+        | Expr::Acc { .. } => Vec::new(),
+    }
+}
+
+impl<'p, 'a> Printer<'p, 'a> {
+    pub(super) fn new(
+        k: &'p mut Kernel<'a>,
+        body: &'p Body,
+        space: Space,
+        accs: &'p [String],
+        ready: &'p HashMap<(u16, IndexId), String>,
+        prefix: &'static str,
+    ) -> Self {
+        Printer {
+            k,
+            body,
+            space,
+            accs,
+            ready,
+            prefix,
+            out: String::new(),
+            fresh: 0,
+            elements: HashMap::new(),
+            names: HashMap::new(),
+        }
+    }
+
+    pub(super) fn line(&mut self, text: &str) {
+        self.out.push_str(text);
+        self.out.push('\n');
+    }
+
+    /// The coordinates of the point.
+    pub(super) fn coords(&mut self) -> Vec<String> {
+        if let Some(coords) = &self.space.coords {
+            return coords.clone();
+        }
+        let sizes: Vec<String> = (0..self.space.rank).map(|axis| self.k.dim(axis)).collect();
+        let linear = self.space.linear.clone().unwrap_or_else(|| "0u".to_owned());
+        let coords = self.unravel(&linear, &sizes);
+        self.space.coords = Some(coords.clone());
+        coords
+    }
+
+    /// The name of expression `id` at this point.
+    ///
+    /// # Errors
+    /// `DType` for what no device stores; see also [`Kernel::scalar_bits`].
+    pub(super) fn expr(&mut self, id: ExprId) -> Result<String> {
+        let needed = reach(self.body, [id]);
+        for at in 0..=id {
+            if needed[at as usize] && !self.names.contains_key(&at) {
+                let name = self.evaluate(at)?;
+                self.names.insert(at, name);
+            }
+        }
+        Ok(self.names[&id].clone())
+    }
+
+    /// The names of everything printed so far, for points within this one's scope.
+    pub(super) fn take_names(&mut self) -> HashMap<ExprId, String> {
+        std::mem::take(&mut self.names)
+    }
+
+    /// Makes expressions known that a scope around this point has printed.
+    pub(super) fn give_names(&mut self, names: &HashMap<ExprId, String>) {
+        self.names.extend(names.iter().map(|(id, name)| (*id, name.clone())));
+    }
+
+    fn evaluate(&mut self, id: ExprId) -> Result<String> {
+        let body = self.body;
+        let (expr, dtype) = &body.exprs[id as usize];
+        let dtype = *dtype;
+        if dtype == DType::F64 {
+            bail!(DType, "kernel", "{} stores no f64", self.k.cx.caps.name);
+        }
+        let ty = wgsl_type(dtype);
+        let x = |p: &Self, x: ExprId| p.names[&x].clone();
+        let text = match expr {
+            Expr::Load { operand, index } => {
+                if let Some(name) = self.ready.get(&(*operand, *index)) {
+                    return Ok(name.clone());
+                }
+                let element = self.element(*index)?;
+                let load = self.k.load(*operand, &element.at);
+                match element.ok {
+                    None => load,
+                    Some(ok) => {
+                        let name = self.variable(ty);
+                        self.line(&format!("if ({ok}) {{ {name} = {load}; }}"));
+                        return Ok(name);
+                    }
+                }
+            }
+            Expr::Gather { operand, index, at, stride, size } => {
+                let element = self.element(*index)?;
+                let from = body.exprs[*at as usize].1;
+                let place = match from {
+                    DType::I32 => format!("bitcast<u32>({})", x(self, *at)),
+                    _ => x(self, *at),
+                };
+                let place = self.name(&place);
+                let size_word = self.k.word(&format!("x{id}n"), *size as i64);
+                let offset = match stride {
+                    1 => place.clone(),
+                    stride => format!("{place} * {}", self.k.word(&format!("x{id}s"), *stride)),
+                };
+                let at = self.name(&format!("{} + {offset}", element.at));
+                let load = self.k.load(*operand, &at);
+                let raise = self.k.raise("gather", *size);
+                let name = self.variable(ty);
+                let guarded = format!(
+                    "if ({place} < {size_word}) {{ {name} = {load}; }} else {{ {} }}",
+                    raise.trim_end()
+                );
+                self.line(&match element.ok {
+                    None => guarded,
+                    Some(ok) => format!("if ({ok}) {{ {guarded} }}"),
+                });
+                return Ok(name);
+            }
+            Expr::Scalar { scalar } => {
+                let bits = self.k.scalar_bits(*scalar)?;
+                match dtype {
+                    DType::F32 | DType::F64 => format!("bitcast<f32>({bits})"),
+                    DType::I32 => format!("bitcast<i32>({bits})"),
+                    DType::Bool => format!("({bits} != 0u)"),
+                    DType::U8 => format!("({bits} & 255u)"),
+                    DType::U32 => bits,
+                }
+            }
+            Expr::Coord { index } => {
+                let at = self.element(*index)?.at;
+                match dtype {
+                    DType::U32 => at,
+                    DType::U8 => format!("({at} & 255u)"),
+                    DType::I32 => format!("bitcast<i32>({at})"),
+                    _ => format!("f32(bitcast<i32>({at}))"),
+                }
+            }
+            Expr::Random { index, per_row, scalars } => {
+                let at = self.element(*index)?.at;
+                let [k0, k1, step, row] = {
+                    let mut words = [const { String::new() }; 4];
+                    for (word, scalar) in words.iter_mut().zip(scalars) {
+                        *word = self.k.scalar_bits(*scalar)?;
+                    }
+                    words
+                };
+                let per_row = self.k.word(&format!("x{id}p"), i64::from(*per_row));
+                format!("wg_philox({k0}, {k1}, {row} * {per_row} + {at}, {step})")
+            }
+            Expr::Valid { index } => self.element(*index)?.ok.unwrap_or_else(|| "true".to_owned()),
+            Expr::Unary { op, x: operand } => {
+                let from = body.exprs[*operand as usize].1;
+                mask(dtype, unary(*op, from, &x(self, *operand)))
+            }
+            Expr::Binary { op, x: a, w } => {
+                let from = body.exprs[*a as usize].1;
+                mask(dtype, binary(*op, from, &x(self, *a), &x(self, *w)))
+            }
+            Expr::Select { c, x: a, w } => {
+                format!("select({}, {}, {})", x(self, *w), x(self, *a), x(self, *c))
+            }
+            Expr::Cast { x: operand } => {
+                let from = body.exprs[*operand as usize].1;
+                cast(from, dtype, &x(self, *operand))
+            }
+            Expr::Acc { acc } => return Ok(self.accs[usize::from(*acc)].clone()),
+        };
+        let name = format!("x{id}{}", self.prefix);
+        self.line(&format!("let {name} = {text};"));
+        Ok(name)
+    }
+
+    fn variable(&mut self, ty: &str) -> String {
+        let name = format!("{}{}", self.prefix, self.fresh);
+        self.fresh += 1;
+        self.line(&format!("var {name} = {ty}();"));
+        name
+    }
+}
+
+fn mask(dtype: DType, text: String) -> String {
+    if dtype == DType::U8 { format!("({text}) & 255u") } else { text }
+}
+
+fn integer(row: &str, from: DType, x: &str, w: &str) -> String {
+    let suffix = if from == DType::I32 { "i32" } else { "u32" };
+    substitute(row, |word| match word {
+        "x" => Some(x.to_owned()),
+        "w" => Some(w.to_owned()),
+        _ if word.starts_with("wg_") => Some(format!("{word}_{suffix}")),
+        _ => None,
+    })
+}
+
+fn unary(op: Unary, from: DType, x: &str) -> String {
+    let row = op.row();
+    match from {
+        DType::Bool if op == Unary::Not => format!("!{x}"),
+        _ if from.is_float() => substitute(row.wgsl, |word| (word == "x").then(|| x.to_owned())),
+        _ => integer(row.wgsl_int, from, x, ""),
+    }
+}
+
+fn binary(op: Binary, from: DType, x: &str, w: &str) -> String {
+    let row = op.row();
+    match from {
+        DType::Bool => match op {
+            Binary::Xor => format!("({x} != {w})"),
+            Binary::Lt => format!("(!{x} && {w})"),
+            Binary::Le => format!("(!{x} || {w})"),
+            Binary::Gt => format!("({x} && !{w})"),
+            Binary::Ge => format!("({x} || !{w})"),
+            _ => integer(row.wgsl_int, from, x, w),
+        },
+        _ if from.is_float() => substitute(row.wgsl, |word| match word {
+            "x" => Some(x.to_owned()),
+            "w" => Some(w.to_owned()),
+            _ => None,
+        }),
+        _ => integer(row.wgsl_int, from, x, w),
+    }
+}
+
+/// `x` of dtype `from` as dtype `to`.
+pub(super) fn cast(from: DType, to: DType, x: &str) -> String {
+    use DType::{Bool, F32, F64, I32, U8, U32};
+    match (from, to) {
+        _ if from == to => x.to_owned(),
+        (F32 | F64, Bool) => format!("!({x} == 0.0)"),
+        (I32, Bool) => format!("({x} != 0)"),
+        (U8 | U32, Bool) => format!("({x} != 0u)"),
+        (F32 | F64, I32) => format!("wg_to_i32({x})"),
+        (F32 | F64, U32) => format!("wg_to_u32({x})"),
+        (F32 | F64, U8) => format!("wg_to_u8({x})"),
+        (_, F32 | F64) => format!("f32({x})"),
+        (I32, U32) => format!("bitcast<u32>({x})"),
+        (I32, U8) => format!("(bitcast<u32>({x}) & 255u)"),
+        (U32, U8) => format!("({x} & 255u)"),
+        (U8 | U32, I32) => format!("bitcast<i32>({x})"),
+        (Bool, I32) => format!("select(0, 1, {x})"),
+        (Bool, U8 | U32) => format!("select(0u, 1u, {x})"),
+        _ => x.to_owned(),
+    }
+}

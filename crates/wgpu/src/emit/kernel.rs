@@ -1,0 +1,445 @@
+//! A kernel under construction: its storage bindings, its parameter words, and how its text names
+//! them. Words are written `$f0$` (fixed) and `$d0$` (known at submission) until `finish` knows
+//! whether they fit into the immediates.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use wgrad_graph::{Caps, DType, Graph, Group, NodeId, Op, Out, Result, Step, bail};
+
+use super::template;
+use crate::launch::{Binding, Bound, Launch, Params, ScalarType, Word};
+
+/// What a lowering knows besides the group.
+#[derive(Copy, Clone)]
+pub(super) struct Cx<'a> {
+    pub(super) step: &'a Step,
+    pub(super) graph: &'a Graph,
+    pub(super) scalars: &'a [NodeId],
+    pub(super) caps: &'a Caps,
+}
+
+/// How one use of a value touches its buffer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Touch {
+    /// Element by element.
+    Each,
+    /// Four neighbouring elements at once, aligned.
+    Quad,
+    /// Written as bytes of words that other invocations write too.
+    Shared,
+}
+
+/// The element type with which a binding is declared.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Declared {
+    Word(&'static str),
+    Quad(&'static str),
+    Atomic,
+}
+
+struct Used {
+    what: Bound,
+    bytes: usize,
+    written: bool,
+    dtypes: Vec<DType>,
+    touches: Vec<Touch>,
+}
+
+/// A kernel under construction.
+pub(super) struct Kernel<'a> {
+    pub(super) cx: Cx<'a>,
+    used: Vec<Used>,
+    fixed: Vec<Word>,
+    dynamic: Vec<Word>,
+    tokens: HashMap<String, String>,
+}
+
+/// The WGSL type in which an element is computed.
+pub(super) fn wgsl_type(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "bool",
+        DType::U8 | DType::U32 => "u32",
+        DType::I32 => "i32",
+        DType::F32 | DType::F64 => "f32",
+    }
+}
+
+/// The WGSL type in which an element is stored.
+fn word_type(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool | DType::U8 | DType::U32 => "u32",
+        DType::I32 => "i32",
+        DType::F32 | DType::F64 => "f32",
+    }
+}
+
+/// Whether four elements share a word.
+pub(super) fn packed(dtype: DType) -> bool {
+    dtype.bytes() == 1
+}
+
+/// `text` of type `from` as the word type `to`, by its bits.
+pub(super) fn recast(text: &str, from: &str, to: &str) -> String {
+    if from == to { text.to_owned() } else { format!("bitcast<{to}>({text})") }
+}
+
+impl<'a> Kernel<'a> {
+    pub(super) fn new(cx: Cx<'a>) -> Kernel<'a> {
+        Kernel { cx, used: Vec::new(), fixed: Vec::new(), dynamic: Vec::new(), tokens: HashMap::new() }
+    }
+
+    pub(super) fn group(&self) -> &'a Group {
+        &self.cx.step.group
+    }
+
+    /// Shape and dtype of an operand.
+    pub(super) fn operand(&self, operand: u16) -> Out {
+        self.cx.graph.out(self.group().operands[usize::from(operand)])
+    }
+
+    fn note(&mut self, what: Bound, value: Out, written: bool, touch: Touch) -> usize {
+        let bytes = (value.shape.elems() * value.dtype.bytes()).max(1).next_multiple_of(4);
+        let at = self.used.iter().position(|u| u.what == what).unwrap_or_else(|| {
+            self.used.push(Used { what, bytes: 0, written: false, dtypes: Vec::new(), touches: Vec::new() });
+            self.used.len() - 1
+        });
+        let used = &mut self.used[at];
+        used.bytes = used.bytes.max(bytes);
+        used.written |= written;
+        used.dtypes.push(value.dtype);
+        used.touches.push(touch);
+        at
+    }
+
+    /// Notes that an operand is read. All notes come before the first text.
+    pub(super) fn reads(&mut self, operand: u16, touch: Touch) {
+        let loc = self.cx.step.reads[usize::from(operand)];
+        self.note(Bound::Loc(loc), self.operand(operand), false, touch);
+    }
+
+    /// Notes that a store is written.
+    pub(super) fn writes(&mut self, store: usize, touch: Touch) {
+        let value = self.cx.graph.out(self.group().stores[store].val);
+        self.note(Bound::Loc(self.cx.step.writes[store]), value, true, touch);
+    }
+
+    /// Notes that scratch memory of `words` u32 is used.
+    pub(super) fn scratch(&mut self, words: usize, written: bool, touch: Touch) {
+        let value = Out { shape: [words].into(), dtype: DType::U32 };
+        self.note(Bound::Scratch(0), value, written, touch);
+    }
+
+    /// Notes that the error flag may be raised.
+    pub(super) fn flagged(&mut self) {
+        let value = Out { shape: [1].into(), dtype: DType::U32 };
+        self.note(Bound::Flag, value, true, Touch::Shared);
+    }
+
+    fn declared(&self, at: usize) -> Declared {
+        let used = &self.used[at];
+        let first = word_type(used.dtypes[0]);
+        let same = used.dtypes.iter().all(|d| word_type(*d) == first);
+        let word = if same { first } else { "u32" };
+        if used.touches.contains(&Touch::Shared) {
+            Declared::Atomic
+        } else if used.touches.iter().all(|t| *t == Touch::Quad) && !used.dtypes.iter().any(|d| packed(*d)) {
+            Declared::Quad(word)
+        } else {
+            Declared::Word(word)
+        }
+    }
+
+    fn at_loc(&self, what: Bound) -> usize {
+        self.used.iter().position(|u| u.what == what).expect("every use is noted before text is printed")
+    }
+
+    /// Whether quads of this operand move as one.
+    pub(super) fn reads_quads(&self, operand: u16) -> bool {
+        let at = self.at_loc(Bound::Loc(self.cx.step.reads[usize::from(operand)]));
+        matches!(self.declared(at), Declared::Quad(_))
+    }
+
+    /// Whether quads of this store move as one.
+    pub(super) fn writes_quads(&self, store: usize) -> bool {
+        let at = self.at_loc(Bound::Loc(self.cx.step.writes[store]));
+        matches!(self.declared(at), Declared::Quad(_))
+    }
+
+    /// Element `at` of an operand, as its computed type.
+    pub(super) fn load(&self, operand: u16, at: &str) -> String {
+        let b = self.at_loc(Bound::Loc(self.cx.step.reads[usize::from(operand)]));
+        let dtype = self.operand(operand).dtype;
+        let word = |index: String| match self.declared(b) {
+            Declared::Word(_) => format!("b{b}[{index}]"),
+            Declared::Quad(_) => format!("b{b}[({index}) >> 2u][({index}) & 3u]"),
+            Declared::Atomic => format!("atomicLoad(&b{b}[{index}])"),
+        };
+        if packed(dtype) {
+            let byte = format!("(({} >> (({at} & 3u) * 8u)) & 255u)", word(format!("{at} >> 2u")));
+            return if dtype == DType::Bool { format!("({byte} != 0u)") } else { byte };
+        }
+        recast(&word(at.to_owned()), self.stored_type(b), wgsl_type(dtype))
+    }
+
+    /// The quad of an operand whose first element is `at`, as a vector of its computed type.
+    pub(super) fn load_quad(&self, operand: u16, at: &str) -> String {
+        let b = self.at_loc(Bound::Loc(self.cx.step.reads[usize::from(operand)]));
+        let to = wgsl_type(self.operand(operand).dtype);
+        let quad = format!("b{b}[({at}) >> 2u]");
+        if self.stored_type(b) == to { quad } else { format!("bitcast<vec4<{to}>>({quad})") }
+    }
+
+    fn stored_type(&self, b: usize) -> &'static str {
+        match self.declared(b) {
+            Declared::Word(t) | Declared::Quad(t) => t,
+            Declared::Atomic => "u32",
+        }
+    }
+
+    fn stored_dtype(&self, store: usize) -> DType {
+        self.cx.graph.out(self.group().stores[store].val).dtype
+    }
+
+    /// Writes `value` to element `at` of a store. Bytes go by two atomic operations on their own bits.
+    pub(super) fn store(&self, store: usize, at: &str, value: &str) -> String {
+        let b = self.at_loc(Bound::Loc(self.cx.step.writes[store]));
+        let dtype = self.stored_dtype(store);
+        if packed(dtype) {
+            let byte = byte(dtype, value);
+            return format!(
+                "atomicAnd(&b{b}[{at} >> 2u], ~(255u << (({at} & 3u) * 8u)));\n\
+                 atomicOr(&b{b}[{at} >> 2u], {byte} << (({at} & 3u) * 8u));\n"
+            );
+        }
+        let word = recast(value, wgsl_type(dtype), self.stored_type(b));
+        match self.declared(b) {
+            Declared::Word(_) => format!("b{b}[{at}] = {word};\n"),
+            Declared::Quad(_) => format!("b{b}[({at}) >> 2u][({at}) & 3u] = {word};\n"),
+            Declared::Atomic => format!("atomicStore(&b{b}[{at}], {word});\n"),
+        }
+    }
+
+    /// Adds `value` to element `at` of a store.
+    pub(super) fn add_to(&self, store: usize, at: &str, value: &str) -> String {
+        let b = self.at_loc(Bound::Loc(self.cx.step.writes[store]));
+        let (stored, computed) = (self.stored_type(b), wgsl_type(self.stored_dtype(store)));
+        let old = recast(&format!("b{b}[{at}]"), stored, computed);
+        format!("b{b}[{at}] = {};\n", recast(&format!("({old} + {value})"), computed, stored))
+    }
+
+    /// Writes four values as one word (bytes) or one vector, to the quad whose first element is `at`.
+    pub(super) fn store_quad(&self, store: usize, at: &str, values: [&str; 4]) -> String {
+        let b = self.at_loc(Bound::Loc(self.cx.step.writes[store]));
+        let dtype = self.stored_dtype(store);
+        if packed(dtype) {
+            let bytes = values.map(|v| byte(dtype, v));
+            let [x, y, z, w] = bytes;
+            return format!("b{b}[({at}) >> 2u] = {x} | ({y} << 8u) | ({z} << 16u) | ({w} << 24u);\n");
+        }
+        let (from, to) = (wgsl_type(dtype), self.stored_type(b));
+        let [x, y, z, w] = values;
+        let quad = format!("vec4<{from}>({x}, {y}, {z}, {w})");
+        let quad = if from == to { quad } else { format!("bitcast<vec4<{to}>>({quad})") };
+        format!("b{b}[({at}) >> 2u] = {quad};\n")
+    }
+
+    /// Word `at` of the scratch memory.
+    pub(super) fn scratch_word(&self, at: &str) -> String {
+        format!("b{}[{at}]", self.at_loc(Bound::Scratch(0)))
+    }
+
+    /// The quad of the scratch memory whose first word is `at`, a vector of u32.
+    pub(super) fn scratch_quad(&self, at: &str) -> String {
+        format!("b{}[({at}) >> 2u]", self.at_loc(Bound::Scratch(0)))
+    }
+
+    /// Raises the error flag with a check of the operation `op`, whose index broke `limit`.
+    pub(super) fn raise(&mut self, op: &'static str, limit: usize) -> String {
+        let check = self.check(op, limit);
+        format!("atomicMax(&b{}[0], {check});\n", self.at_loc(Bound::Flag))
+    }
+
+    /// The parameter that tells a check of the operation `op`.
+    fn check(&mut self, op: &'static str, limit: usize) -> String {
+        let at = self.group().nodes.iter().map(|n| self.cx.graph.node(*n)).find(|node| {
+            let named = node.op.name() == op;
+            let axis_size = match node.op {
+                Op::Gather { axis } => Some(self.cx.graph.out(node.inputs[0]).shape[usize::from(axis)]),
+                Op::ScatterAdd { axis } => Some(node.outs[0].shape[usize::from(axis)]),
+                _ => None,
+            };
+            named && axis_size == Some(limit)
+        });
+        let word = Word::Check { op, limit: limit as u32, at: at.and_then(|node| node.at) };
+        self.push_fixed(word)
+    }
+
+    fn push_fixed(&mut self, word: Word) -> String {
+        self.fixed.push(word);
+        format!("$f{}$", self.fixed.len() - 1)
+    }
+
+    /// The parameter named `key`, with this value: one word, however often it is asked for. The number
+    /// wraps to 32 bits.
+    pub(super) fn word(&mut self, key: &str, value: i64) -> String {
+        if let Some(token) = self.tokens.get(key) {
+            return token.clone();
+        }
+        let token = self.push_fixed(Word::Fixed(value as u32));
+        self.tokens.insert(key.to_owned(), token.clone());
+        token
+    }
+
+    /// The size of axis `axis` of the group's space.
+    pub(super) fn dim(&mut self, axis: usize) -> String {
+        self.word(&format!("d{axis}"), self.group().dims[axis].max(1) as i64)
+    }
+
+    /// A scalar of the group, as a u32 word.
+    ///
+    /// # Errors
+    /// `Argument` when the plan does not hold it.
+    pub(super) fn scalar_bits(&mut self, scalar: u16) -> Result<String> {
+        let key = format!("scalar{scalar}");
+        if let Some(token) = self.tokens.get(&key) {
+            return Ok(token.clone());
+        }
+        let node = self.group().scalars[usize::from(scalar)];
+        let Some(at) = self.cx.scalars.iter().position(|n| *n == node) else {
+            bail!(Argument, "scalar", "node %{node} is not among the plan's scalars");
+        };
+        let kind = match self.scalar_dtype(scalar) {
+            DType::Bool => ScalarType::Bool,
+            DType::U8 | DType::U32 => ScalarType::U32,
+            DType::I32 => ScalarType::I32,
+            DType::F32 | DType::F64 => ScalarType::F32,
+        };
+        self.dynamic.push(Word::Scalar(at as u32, kind));
+        let token = format!("$d{}$", self.dynamic.len() - 1);
+        self.tokens.insert(key, token.clone());
+        Ok(token)
+    }
+
+    /// The dtype of a scalar of the group.
+    pub(super) fn scalar_dtype(&self, scalar: u16) -> DType {
+        let node = self.group().scalars[usize::from(scalar)];
+        self.cx.graph.node(node).outs[0].dtype
+    }
+
+    /// The finished launch: `file` with its regions, `extra` declarations, and all that was noted.
+    ///
+    /// # Errors
+    /// `Limit` when the kernel needs more buffers or immediates than the device has.
+    pub(super) fn finish(
+        mut self,
+        file: &str,
+        extra: &str,
+        regions: &[(&str, &str)],
+        grid: [u32; 3],
+        cost_flops: u64,
+    ) -> Result<Launch> {
+        let caps = self.cx.caps;
+        let name = self.group().nodes.last().map_or("kernel", |n| self.cx.graph.node(*n).op.name());
+        if self.used.len() > caps.max_buffers {
+            bail!(
+                Limit,
+                name,
+                "needs {} storage buffers in one kernel, {} has {}",
+                self.used.len(),
+                caps.name,
+                caps.max_buffers
+            );
+        }
+        let words = self.fixed.len() + self.dynamic.len();
+        let params = match words * 4 {
+            0 => Params::None,
+            bytes if bytes <= caps.immediate_bytes => Params::Immediate,
+            _ => {
+                if self.dynamic.len() * 4 > caps.immediate_bytes {
+                    bail!(
+                        Limit,
+                        name,
+                        "needs {} scalars in one kernel, {} takes {}",
+                        self.dynamic.len(),
+                        caps.name,
+                        caps.immediate_bytes / 4
+                    );
+                }
+                self.fixed.resize(self.fixed.len().next_multiple_of(4), Word::Fixed(0));
+                Params::Spilled { fixed: self.fixed.len() as u32 }
+            }
+        };
+        let mut declare = String::new();
+        let immediates = match params {
+            Params::None => 0,
+            Params::Immediate => words,
+            Params::Spilled { fixed } => {
+                let vectors = fixed / 4;
+                let _ = writeln!(
+                    declare,
+                    "@group(1) @binding(0) var<uniform> words: array<vec4<u32>, {vectors}>;"
+                );
+                self.dynamic.len()
+            }
+        };
+        if immediates > 0 {
+            let fields: Vec<_> = (0..immediates).map(|i| format!("w{i}: u32")).collect();
+            let _ = writeln!(
+                declare,
+                "struct Params {{ {} }}\nvar<immediate> params: Params;",
+                fields.join(", ")
+            );
+        }
+        for b in 0..self.used.len() {
+            let elem = match self.declared(b) {
+                Declared::Word(t) => t.to_owned(),
+                Declared::Quad(t) => format!("vec4<{t}>"),
+                Declared::Atomic => "atomic<u32>".to_owned(),
+            };
+            let _ = writeln!(
+                declare,
+                "@group(0) @binding({b}) var<storage, ACCESS{b}> b{b}: array<{elem}>;"
+            );
+        }
+        declare.push_str(extra);
+        let mut all = vec![("declare", declare.as_str())];
+        all.extend_from_slice(regions);
+        let body = template::fill(file, &all);
+        let source = format!("{}{}", template::prelude(&body), self.name_words(&body, params));
+        let bindings: Vec<Binding> = self
+            .used
+            .iter()
+            .map(|u| Binding { what: u.what, written: u.written, bytes: u.bytes })
+            .collect();
+        let cost_bytes = bindings.iter().map(|b| b.bytes as u64).sum();
+        let words = self.fixed.into_iter().chain(self.dynamic).collect();
+        Ok(Launch { source, bindings, words, params, grid, cost_bytes, cost_flops })
+    }
+
+    /// `text` with the words' tokens replaced by where they lie.
+    fn name_words(&self, text: &str, params: Params) -> String {
+        let mut out = String::with_capacity(text.len());
+        for (i, part) in text.split('$').enumerate() {
+            if i % 2 == 0 {
+                out.push_str(part);
+                continue;
+            }
+            let n: usize = part[1..].parse().expect("tokens are a letter and a number");
+            let fixed = part.starts_with('f');
+            let _ = match params {
+                Params::Spilled { .. } if fixed => {
+                    write!(out, "words[{}].{}", n / 4, ["x", "y", "z", "w"][n % 4])
+                }
+                Params::Immediate if !fixed => write!(out, "params.w{}", n + self.fixed.len()),
+                _ => write!(out, "params.w{n}"),
+            };
+        }
+        out
+    }
+}
+
+/// A value as one byte in a u32.
+fn byte(dtype: DType, value: &str) -> String {
+    if dtype == DType::Bool { format!("select(0u, 1u, {value})") } else { value.to_owned() }
+}

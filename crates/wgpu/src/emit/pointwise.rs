@@ -1,0 +1,298 @@
+//! Pointwise groups: every point on its own, or four neighbours an invocation. The same text ends a
+//! matrix product: there the points have an accumulator.
+
+use std::collections::HashMap;
+
+use wgrad_graph::{Expr, IndexId, Result};
+
+use super::body::{Printer, Space, reach};
+use super::index::{Along, along, needs_coords};
+use super::kernel::{Cx, Kernel, Touch, packed, wgsl_type};
+use super::{arithmetic, fold, points};
+use crate::choose;
+use crate::launch::Lowered;
+
+/// The components of a vector.
+pub(super) const XYZW: [&str; 4] = ["x", "y", "z", "w"];
+
+/// Partial sums of a matrix product that lie in scratch memory, `splits` planes of one a point.
+#[derive(Copy, Clone)]
+pub(super) struct Planes {
+    pub(super) splits: u32,
+}
+
+/// The stores of a group over its outer space.
+pub(super) struct Points<'a> {
+    cx: Cx<'a>,
+    needed: Vec<bool>,
+    count: usize,
+    /// Whether the last axis is a multiple of four.
+    rows: bool,
+    /// Whether the space is.
+    whole: bool,
+}
+
+/// Where four neighbours stand.
+pub(super) struct Site<'s> {
+    /// Position of the first in row-major order.
+    pub(super) first: &'s str,
+    /// Coordinates of the first, where they are at hand.
+    pub(super) coords: Option<Vec<String>>,
+    /// Names of the accumulators at each of the four.
+    pub(super) accs: [Vec<String>; 4],
+}
+
+impl<'a> Points<'a> {
+    pub(super) fn new(cx: Cx<'a>, count: usize) -> Points<'a> {
+        let group = &*cx.step.group;
+        Points {
+            cx,
+            needed: reach(&group.body, group.stores.iter().map(|s| s.x)),
+            count,
+            rows: group.outer().last().is_some_and(|d| d % 4 == 0),
+            whole: count % 4 == 0,
+        }
+    }
+
+    fn along(&self, id: IndexId) -> Along {
+        along(&self.cx.step.group.body.indices[usize::from(id)], self.rows, self.whole)
+    }
+
+    /// Whether a store is of bytes in row-major order: four points an invocation write whole words.
+    fn bytes(&self, store: usize) -> bool {
+        let group = &self.cx.step.group;
+        let index = &group.body.indices[usize::from(group.stores[store].index)];
+        packed(self.cx.graph.out(group.stores[store].val).dtype) && index.is_linear()
+    }
+
+    fn stores(&self) -> std::ops::Range<usize> {
+        0..self.cx.step.group.stores.len()
+    }
+
+    /// Whether every store takes four neighbours as one.
+    pub(super) fn wide(&self) -> bool {
+        let group = &self.cx.step.group;
+        self.whole && self.stores().all(|s| self.bytes(s) || self.along(group.stores[s].index) == Along::Quad)
+    }
+
+    /// Notes every use. `quads`: four neighbours an invocation; `owner`: then no other invocation writes
+    /// to their words.
+    pub(super) fn note(&self, k: &mut Kernel<'_>, quads: bool) -> bool {
+        let group = &self.cx.step.group;
+        let mut flagged = false;
+        for (expr, _) in group.body.exprs.iter().zip(&self.needed).filter_map(|(e, n)| n.then_some(e)) {
+            match expr {
+                Expr::Load { operand, index } => {
+                    let quad = quads && self.along(*index) == Along::Quad;
+                    k.reads(*operand, if quad { Touch::Quad } else { Touch::Each });
+                }
+                Expr::Gather { operand, .. } => {
+                    k.reads(*operand, Touch::Each);
+                    flagged = true;
+                }
+                _ => {}
+            }
+        }
+        for s in self.stores() {
+            let store = &group.stores[s];
+            let touch = match packed(self.cx.graph.out(store.val).dtype) {
+                true if quads && self.bytes(s) => Touch::Each,
+                true => Touch::Shared,
+                false if quads && self.along(store.index) == Along::Quad => Touch::Quad,
+                false => Touch::Each,
+            };
+            k.writes(s, touch);
+        }
+        flagged
+    }
+
+    /// Stores at one point.
+    pub(super) fn one(&self, k: &mut Kernel<'_>, linear: &str, coords: Option<Vec<String>>, accs: &[String]) -> Result<String> {
+        let group = &self.cx.step.group;
+        let none = HashMap::new();
+        let space = Space { linear: Some(linear.to_owned()), coords, rank: group.outer().len() };
+        let mut p = Printer::new(k, &group.body, space, accs, &none, "p");
+        for (s, store) in group.stores.iter().enumerate() {
+            let value = p.expr(store.x)?;
+            let element = p.element(store.index)?;
+            let text = p.k.store(s, &element.at, &value);
+            p.out.push_str(&text);
+        }
+        Ok(p.out)
+    }
+
+    /// The loads, each once.
+    fn loads(&self) -> Vec<(u16, IndexId)> {
+        let mut loads = Vec::new();
+        let exprs = self.cx.step.group.body.exprs.iter().zip(&self.needed);
+        for (expr, _) in exprs.filter_map(|(e, n)| n.then_some(e)) {
+            if let Expr::Load { operand, index } = expr
+                && !loads.contains(&(*operand, *index))
+            {
+                loads.push((*operand, *index));
+            }
+        }
+        loads
+    }
+
+    /// Whether coordinates are used at all.
+    fn spread(&self) -> bool {
+        let group = &self.cx.step.group;
+        let uses = |i: IndexId| needs_coords(&group.body.indices[usize::from(i)]);
+        let exprs = group.body.exprs.iter().zip(&self.needed).filter_map(|(e, n)| n.then_some(&e.0));
+        let in_exprs = exprs.into_iter().any(|e| match e {
+            Expr::Load { index, .. }
+            | Expr::Gather { index, .. }
+            | Expr::Coord { index }
+            | Expr::Random { index, .. }
+            | Expr::Valid { index } => uses(*index),
+            _ => false,
+        });
+        in_exprs || group.stores.iter().any(|s| uses(s.index))
+    }
+
+    /// Stores at four neighbours.
+    pub(super) fn quad(&self, k: &mut Kernel<'_>, site: Site<'_>) -> Result<String> {
+        let group = &*self.cx.step.group;
+        let body = &group.body;
+        let rank = group.outer().len();
+        let none = HashMap::new();
+        let space = Space { linear: Some(site.first.to_owned()), coords: site.coords, rank };
+        let mut head = Printer::new(k, body, space, &[], &none, "q");
+        let coords = (self.rows && self.spread()).then(|| head.coords());
+        let mut vectors: HashMap<(u16, IndexId), String> = HashMap::new();
+        let mut shared: HashMap<(u16, IndexId), String> = HashMap::new();
+        for (operand, index) in self.loads() {
+            let kind = self.along(index);
+            let text = match kind {
+                Along::Quad if head.k.reads_quads(operand) => {
+                    let at = head.element(index)?.at;
+                    head.k.load_quad(operand, &at)
+                }
+                Along::Same => {
+                    let at = head.element(index)?.at;
+                    head.k.load(operand, &at)
+                }
+                _ => continue,
+            };
+            let into = if kind == Along::Quad { &mut vectors } else { &mut shared };
+            let name = format!("l{operand}_{index}");
+            into.insert((operand, index), name.clone());
+            head.line(&format!("let {name} = {text};"));
+        }
+        let mut places = Vec::new();
+        for (s, store) in group.stores.iter().enumerate() {
+            let joint = if self.bytes(s) { true } else { head.k.writes_quads(s) };
+            places.push(if joint { Some(head.element(store.index)?.at) } else { None });
+            if joint {
+                let ty = wgsl_type(head.k.cx.graph.out(store.val).dtype);
+                (0..4).for_each(|lane| head.line(&format!("var s{s}_{lane} = {ty}();")));
+            }
+        }
+        let mut out = head.out;
+        let total = if self.whole { None } else { Some(k.word("points", self.count as i64)) };
+        for (lane, component) in XYZW.iter().enumerate() {
+            let mut ready = shared.clone();
+            ready.extend(vectors.iter().map(|(key, v)| (*key, format!("{v}.{component}"))));
+            let here = format!("at{lane}");
+            let mut turn = String::new();
+            let coords = coords.clone().map(|mut c| {
+                if let Some(last) = c.last_mut() {
+                    turn = format!("let c{lane} = {last} + {lane}u;\n");
+                    *last = format!("c{lane}");
+                }
+                c
+            });
+            let space = Space { linear: Some(here.clone()), coords, rank };
+            let mut p = Printer::new(k, body, space, &site.accs[lane], &ready, "p");
+            for (s, store) in group.stores.iter().enumerate() {
+                let value = p.expr(store.x)?;
+                if places[s].is_some() {
+                    p.line(&format!("s{s}_{lane} = {value};"));
+                } else {
+                    let element = p.element(store.index)?;
+                    let text = p.k.store(s, &element.at, &value);
+                    p.out.push_str(&text);
+                }
+            }
+            let text = p.out;
+            out.push_str(&format!("{{\nlet {here} = {} + {lane}u;\n{turn}", site.first));
+            match &total {
+                Some(total) => out.push_str(&format!("if ({here} < {total}) {{\n{text}}}\n}}\n")),
+                None => out.push_str(&format!("{text}}}\n")),
+            }
+        }
+        for (s, place) in places.iter().enumerate() {
+            if let Some(at) = place {
+                let names = [0, 1, 2, 3].map(|lane| format!("s{s}_{lane}"));
+                out.push_str(&k.store_quad(s, at, names.each_ref().map(String::as_str)));
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// The launch of a pointwise group, or with `planes` the one that ends a product cut along K.
+pub(super) fn lower(cx: Cx<'_>, planes: Option<Planes>) -> Result<Lowered> {
+    let group = &*cx.step.group;
+    let count = points("pointwise", group.outer())?;
+    if count == 0 {
+        return Ok(Lowered::default());
+    }
+    let site = Points::new(cx, count);
+    let bytes = site.stores().any(|s| site.bytes(s));
+    let quads = bytes || (site.wide() && choose::quads(count, group.body.exprs.len(), cx.caps));
+    let mut k = Kernel::new(cx);
+    let flagged = site.note(&mut k, quads);
+    if let Some(planes) = planes {
+        let touch = if quads && site.whole { Touch::Quad } else { Touch::Each };
+        k.scratch(planes.splits as usize * count, false, touch);
+    }
+    if flagged {
+        k.flagged();
+    }
+    let mut text = String::new();
+    let mut accs = [const { Vec::new() }; 4];
+    let first = if quads { "first" } else { "at" };
+    if quads {
+        text.push_str("let first = at * 4u;\n");
+    }
+    if let Some(planes) = planes {
+        let splits = k.word("splits", i64::from(planes.splits));
+        let plane = k.word("plane", count as i64);
+        let vector = quads && site.whole;
+        let (ty, names) = match (quads, vector) {
+            (_, true) => ("vec4<f32>", vec![(first.to_owned(), "sum".to_owned())]),
+            (true, false) => ("f32", (0..4).map(|l| (format!("{first} + {l}u"), format!("sum{l}"))).collect()),
+            (false, false) => ("f32", vec![(first.to_owned(), "sum".to_owned())]),
+        };
+        names.iter().for_each(|(_, name)| text.push_str(&format!("var {name} = {ty}();\n")));
+        text.push_str(&format!("for (var s = 0u; s < {splits}; s += 1u) {{\n"));
+        for (at, name) in &names {
+            let at = format!("{at} + s * {plane}");
+            let word = if vector { k.scratch_quad(&at) } else { k.scratch_word(&at) };
+            text.push_str(&format!("{name} += bitcast<{ty}>({word});\n"));
+        }
+        text.push_str("}\n");
+        for (lane, component) in XYZW.iter().enumerate() {
+            accs[lane].push(match (quads, vector) {
+                (_, true) => format!("sum.{component}"),
+                (true, false) => format!("sum{lane}"),
+                (false, false) => "sum".to_owned(),
+            });
+        }
+    }
+    let work = if quads { count.div_ceil(4) } else { count };
+    text.push_str(&if quads {
+        site.quad(&mut k, Site { first, coords: None, accs })?
+    } else {
+        site.one(&mut k, first, None, &accs[0])?
+    });
+    let wg = choose::pointwise_workgroup(cx.caps);
+    let count_text = format!("let count = {};", k.word("count", work as i64));
+    let regions = [("count", count_text.as_str()), ("body", text.as_str())];
+    let grid = fold((work as u64).div_ceil(u64::from(wg)), cx.caps)?;
+    let flops = count as u64 * arithmetic(&group.body, &site.needed);
+    let launch = k.finish(wgrad_wgsl::POINTWISE, &format!("const WG = {wg}u;\n"), &regions, grid, flops)?;
+    Ok(Lowered { launches: vec![launch], scratch_bytes: 0 })
+}

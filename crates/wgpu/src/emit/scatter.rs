@@ -1,0 +1,87 @@
+//! Scatter-add: one invocation a column.
+
+use std::collections::HashMap;
+
+use wgrad_graph::{DType, Kind, Result, bail};
+
+use super::body::{Printer, Space};
+use super::kernel::{Cx, Kernel, Touch, wgsl_type};
+use super::{fold, points};
+use crate::choose;
+use crate::launch::Lowered;
+
+pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
+    let group = &*cx.step.group;
+    let Kind::ScatterAdd { at, src, stride, size } = &group.kind else {
+        bail!(Argument, "scatter_add", "was given another kind of group");
+    };
+    let columns = points("scatter_add", group.outer())?;
+    if columns == 0 || *size == 0 {
+        return Ok(Lowered::default());
+    }
+    let outer = group.outer().len();
+    let rank = group.dims.len();
+    let length = points("scatter_add", &group.dims[outer..])?;
+    if length > 0 {
+        points("scatter_add", &group.dims)?;
+    }
+    let mut k = Kernel::new(cx);
+    k.reads(at.0, Touch::Each);
+    k.reads(src.0, Touch::Each);
+    k.writes(0, Touch::Each);
+    k.flagged();
+
+    let words = [
+        ("count", columns as i64),
+        ("length", length as i64),
+        ("size", *size as i64),
+        ("stride", *stride),
+    ];
+    let mut count = String::new();
+    for (name, value) in words {
+        let word = k.word(name, value);
+        count.push_str(&format!("let {name} = {word};\n"));
+    }
+    let raise = k.raise("scatter_add", *size);
+
+    let none = HashMap::new();
+    let space = Space { linear: Some("o".to_owned()), coords: None, rank: outer };
+    let mut head = Printer::new(&mut k, &group.body, space, &[], &none, "h");
+    let column = head.element(group.stores[0].index)?.at;
+    head.line(&format!("let column = {column};"));
+    let mut coords = head.coords();
+    let once = head.out;
+
+    let space = Space { linear: Some("e".to_owned()), coords: None, rank };
+    let mut p = Printer::new(&mut k, &group.body, space, &[], &none, "p");
+    let whole = p.k.word("length", length as i64);
+    p.line(&format!("let e = o * {whole} + r;"));
+    let sizes: Vec<String> = (outer..rank).map(|axis| p.k.dim(axis)).collect();
+    let inner = p.unravel("r", &sizes);
+    coords.extend(inner);
+    p.space.coords = Some(coords);
+    for (name, (operand, index)) in [("at", at), ("value", src)] {
+        let element = p.element(*index)?;
+        let dtype = p.k.operand(*operand).dtype;
+        let load = p.k.load(*operand, &element.at);
+        let ty = wgsl_type(dtype);
+        p.line(&match element.ok {
+            None => format!("let {name} = {load};"),
+            Some(ok) => format!("var {name} = {ty}();\nif ({ok}) {{ {name} = {load}; }}"),
+        });
+    }
+    let place = if p.k.operand(at.0).dtype == DType::I32 { "bitcast<u32>(at)" } else { "at" };
+    p.line(&format!("let place = {place};"));
+    let point = p.out;
+
+    let dtype = cx.graph.out(group.stores[0].val).dtype;
+    let zero = k.store(0, "column + j * stride", &format!("{}()", wgsl_type(dtype)));
+    let add = k.add_to(0, "column + place * stride", "value");
+    let wg = choose::pointwise_workgroup(cx.caps);
+    let regions =
+        [("count", count.as_str()), ("outer", &once), ("zero", &zero), ("point", &point), ("add", &add), ("raise", &raise)];
+    let grid = fold((columns as u64).div_ceil(u64::from(wg)), cx.caps)?;
+    let flops = (columns * length) as u64;
+    let launch = k.finish(wgrad_wgsl::SCATTER_ADD, &format!("const WG = {wg}u;\n"), &regions, grid, flops)?;
+    Ok(Lowered { launches: vec![launch], scratch_bytes: 0 })
+}

@@ -1,0 +1,373 @@
+//! Submissions: host bytes staged, dispatches recorded, everything handed to the queue in order.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use wgrad_graph::{Args, BufferId, Error, ErrorKind, LeafArg, LeafKind, Result, Ticket};
+
+use crate::binds::{BindKey, Binds};
+use crate::faults::lock;
+use crate::gpu::{Core, count};
+use crate::launch::ScalarType;
+use crate::pages::{self, Range};
+use crate::prepare::{Ready, Run, Source};
+use crate::workspace::Workspace;
+
+/// A queue submission is closed when its estimated work passes this: longer ones trip watchdogs.
+const MOST_NS: u64 = 50_000_000;
+/// And when it has this many dispatches, so that the device starts while the rest is recorded.
+const MOST_DISPATCHES: usize = 1024;
+/// Writes are handed to the queue when this many bytes wait.
+const MOST_WRITES: u64 = 64 << 20;
+
+/// Host bytes in a staging buffer, on their way to a range.
+#[derive(Debug)]
+struct Copy {
+    from: wgpu::Buffer,
+    from_offset: u64,
+    to: wgpu::Buffer,
+    to_offset: u64,
+    bytes: u64,
+}
+
+/// The order of everything that reaches the queue. Who holds it may submit.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    /// The last ticket given.
+    ticket: u64,
+    /// The staging buffer that is being filled, and bytes used.
+    open: Option<(wgpu::Buffer, u64)>,
+    /// Filled staging buffers that the next submission uses.
+    full: Vec<wgpu::Buffer>,
+    /// Writes that the next submission makes first.
+    writes: Vec<Copy>,
+    waiting_bytes: u64,
+}
+
+impl Line {
+    /// Room for `bytes` bytes in mapped staging memory: the buffer and an offset.
+    fn room(&mut self, core: &Core, bytes: u64) -> Result<(wgpu::Buffer, u64)> {
+        if let Some((buffer, used)) = &mut self.open
+            && *used + bytes <= buffer.size()
+        {
+            let offset = *used;
+            *used = (*used + bytes).next_multiple_of(8);
+            return Ok((buffer.clone(), offset));
+        }
+        let buffer = core.uploads.take(core, bytes)?;
+        if let Some((old, _)) = self.open.replace((buffer.clone(), bytes.next_multiple_of(8))) {
+            self.full.push(old);
+        }
+        Ok((buffer, 0))
+    }
+
+    /// Hands `encoder` to the queue with the staging buffers used so far, and gives it a ticket.
+    pub(crate) fn launch(&mut self, core: &Core, encoder: wgpu::CommandEncoder) -> u64 {
+        self.full.extend(self.open.take().map(|(buffer, _)| buffer));
+        for buffer in self.full.drain(..) {
+            buffer.unmap();
+            let (pool, back) = (Arc::clone(&core.uploads), buffer.clone());
+            encoder.map_buffer_on_submit(&buffer, wgpu::MapMode::Write, .., move |mapped| {
+                if mapped.is_ok() {
+                    pool.give(back);
+                }
+            });
+        }
+        let ticket = self.ticket + 1;
+        let clock = Arc::clone(&core.clock);
+        encoder.on_submitted_work_done(move || clock.end(ticket));
+        let index = core.queue.submit([encoder.finish()]);
+        self.ticket = ticket;
+        core.clock.start(ticket, index);
+        count(&core.counters.submissions, 1);
+        ticket
+    }
+
+    /// Hands waiting writes to the queue. They have a submission of their own, so that a step that
+    /// fails cannot take them with it.
+    pub(crate) fn flush(&mut self, core: &Core) -> Result<()> {
+        if self.writes.is_empty() {
+            return Ok(());
+        }
+        let writes = std::mem::take(&mut self.writes);
+        self.waiting_bytes = 0;
+        core.faults.scoped(&core.device, "write", || {
+            let mut encoder = core.encoder();
+            for c in &writes {
+                encoder.copy_buffer_to_buffer(&c.from, c.from_offset, &c.to, c.to_offset, c.bytes);
+            }
+            self.launch(core, encoder);
+        })
+    }
+}
+
+impl Core {
+    /// An empty encoder.
+    pub(crate) fn encoder(&self) -> wgpu::CommandEncoder {
+        self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: None })
+    }
+}
+
+/// Copies `bytes` to mapped staging memory at `offset`, padded with zeros to whole words.
+fn fill(buffer: &wgpu::Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
+    let words = (bytes.len() as u64).next_multiple_of(4);
+    let mut view = buffer.get_mapped_range_mut(offset..offset + words).map_err(|e| {
+        Error::new(ErrorKind::Lost, "staging", format!("staging memory is not mapped: {e}")).because(e)
+    })?;
+    view.slice(..bytes.len()).copy_from_slice(bytes);
+    view.slice(bytes.len()..).fill(0);
+    Ok(())
+}
+
+/// Writes `bytes` to the start of `buffer`, in the queue's order.
+pub(crate) fn write(core: &Core, buffer: BufferId, bytes: &[u8]) -> Result<()> {
+    core.faults.check("write")?;
+    let to = pages::find(core, "write", buffer)?;
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    if bytes.len() as u64 > to.bytes {
+        wgrad_graph::bail!(Argument, "write", "{} bytes do not fit a buffer of {}", bytes.len(), to.bytes);
+    }
+    let mut line = lock(&core.line);
+    // Pieces: a staging buffer larger than what is flushed at once would have no use.
+    let mut done = 0;
+    for piece in bytes.chunks(MOST_WRITES as usize) {
+        let words = (piece.len() as u64).next_multiple_of(4);
+        let (from, from_offset) = line.room(core, words)?;
+        fill(&from, from_offset, piece)?;
+        let to_offset = to.offset + done;
+        line.writes.push(Copy { from, from_offset, to: to.buffer.clone(), to_offset, bytes: words });
+        line.waiting_bytes += words;
+        done += words;
+        count(&core.counters.uploads, 1);
+        count(&core.counters.upload_bytes, piece.len() as u64);
+        if line.waiting_bytes >= MOST_WRITES {
+            line.flush(core)?;
+        }
+    }
+    Ok(())
+}
+
+/// Where leaves and outputs of one submission lie.
+struct Given {
+    leaves: SmallVec<[Option<Range>; 16]>,
+    outs: SmallVec<[Range; 16]>,
+}
+
+fn given(core: &Core, ready: &Ready, args: Args<'_>) -> Result<Given> {
+    let plan = &ready.plan;
+    let counts = [
+        ("leaves", args.leaves.len(), plan.leaves.len()),
+        ("scalars", args.scalars.len(), plan.scalars.len()),
+        ("outputs", args.outputs.len(), plan.outputs.len()),
+    ];
+    for (what, have, need) in counts {
+        if have != need {
+            wgrad_graph::bail!(Argument, "submit", "{have} {what} were given, the plan takes {need}");
+        }
+    }
+    let mut leaves = SmallVec::new();
+    for (i, (leaf, arg)) in plan.leaves.iter().zip(args.leaves).enumerate() {
+        leaves.push(match (leaf.kind, arg) {
+            (LeafKind::Upload, LeafArg::Host(bytes)) => {
+                if leaf.offset_bytes + bytes.len() > plan.upload_bytes {
+                    wgrad_graph::bail!(Argument, "submit", "{} bytes do not fit leaf {i}", bytes.len());
+                }
+                None
+            }
+            (LeafKind::Buffer | LeafKind::Donated, LeafArg::Buffer(id)) => {
+                Some(pages::find(core, "submit", *id)?)
+            }
+            (kind, _) => {
+                wgrad_graph::bail!(Argument, "submit", "what is given for leaf {i} is not of kind {kind:?}")
+            }
+        });
+    }
+    let outs = args.outputs.iter().map(|id| pages::find(core, "submit", *id)).collect::<Result<_>>()?;
+    Ok(Given { leaves, outs })
+}
+
+impl Given {
+    /// Number, buffer and offset of what a binding refers to.
+    fn find<'a>(
+        &'a self,
+        work: &'a [Option<(u64, wgpu::Buffer)>],
+        flag: &'a wgpu::Buffer,
+        source: Source,
+        bytes: u64,
+    ) -> Result<(u64, &'a wgpu::Buffer, u64)> {
+        let range = match source {
+            Source::Flag => return Ok((0, flag, 0)),
+            Source::Work(n, offset) => {
+                return match work.get(n) {
+                    Some(Some((number, buffer))) => Ok((*number, buffer, offset)),
+                    _ => Err(Error::new(ErrorKind::OutOfMemory, "submit", "the workspace is gone")),
+                };
+            }
+            Source::Leaf(i) => self.leaves[i as usize].as_ref(),
+            Source::Out(i) => self.outs.get(i as usize),
+        };
+        match range {
+            Some(range) if bytes <= range.bytes => Ok((range.number, &range.buffer, range.offset)),
+            Some(range) => Err(Error::new(
+                ErrorKind::Argument,
+                "submit",
+                format!("a buffer of {} bytes was given for a value of {bytes} ({source:?})", range.bytes),
+            )),
+            None => Err(Error::new(ErrorKind::Argument, "submit", format!("nothing was given for {source:?}"))),
+        }
+    }
+}
+
+/// A run with its bind group, ready to record.
+struct Bound<'a> {
+    run: &'a Run,
+    group: wgpu::BindGroup,
+}
+
+fn bind<'a>(
+    core: &Core,
+    binds: &mut Binds,
+    given: &Given,
+    work: &[Option<(u64, wgpu::Buffer)>],
+    run: &'a Run,
+) -> Result<Bound<'a>> {
+    let mut ranges = SmallVec::new();
+    let mut buffers: SmallVec<[&wgpu::Buffer; 6]> = SmallVec::new();
+    for (source, bytes) in &run.binds {
+        let (number, buffer, offset) = given.find(work, &core.flag, *source, *bytes)?;
+        ranges.push((number, offset, *bytes));
+        buffers.push(buffer);
+    }
+    let key = BindKey { layout: run.kernel.layout.number, ranges };
+    let places: SmallVec<[(u64, u64); 6]> = key.ranges.iter().map(|r| (r.1, r.2)).collect();
+    let group = binds.group(key, || {
+        let entries: SmallVec<[wgpu::BindGroupEntry<'_>; 8]> = (0..)
+            .zip(buffers.iter().zip(&places))
+            .map(|(binding, (buffer, (offset, bytes)))| wgpu::BindGroupEntry {
+                binding,
+                resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                    buffer,
+                    offset: *offset,
+                    size: wgpu::BufferSize::new(*bytes),
+                }),
+            })
+            .collect();
+        core.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &run.kernel.layout.storage,
+            entries: &entries,
+        })
+    });
+    Ok(Bound { run, group })
+}
+
+/// A scalar as the word that kernels read.
+fn word(value: f64, ty: ScalarType) -> u32 {
+    match ty {
+        ScalarType::F32 => (value as f32).to_bits(),
+        ScalarType::I32 | ScalarType::U32 => value as i64 as u32,
+        ScalarType::Bool => u32::from(value != 0.0),
+    }
+}
+
+fn record(pass: &mut wgpu::ComputePass<'_>, bound: &Bound<'_>, scalars: &[f64]) {
+    let run = bound.run;
+    pass.set_pipeline(&run.kernel.pipeline);
+    pass.set_bind_group(0, &bound.group, &[]);
+    if let Some(uniform) = &run.uniform {
+        pass.set_bind_group(1, uniform, &[]);
+    }
+    if !run.immediates.is_empty() {
+        let mut words = run.immediates.clone();
+        for (at, scalar, ty) in &run.scalars {
+            words[*at] = word(scalars[*scalar as usize], *ty);
+        }
+        pass.set_immediates(0, bytemuck::cast_slice(&words));
+    }
+    let [x, y, z] = run.grid;
+    pass.dispatch_workgroups(x, y, z);
+}
+
+/// Runs `runs[from..]` in one pass until the submission is large enough; where it stopped.
+fn pass(encoder: &mut wgpu::CommandEncoder, runs: &[Bound<'_>], from: usize, scalars: &[f64]) -> usize {
+    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+    let (mut at, mut ns) = (from, 0);
+    while at < runs.len() && at - from < MOST_DISPATCHES && (at == from || ns + runs[at].run.cost_ns <= MOST_NS) {
+        ns += runs[at].run.cost_ns;
+        record(&mut pass, &runs[at], scalars);
+        at += 1;
+    }
+    at
+}
+
+/// Submits a prepared plan. Nothing is submitted when it fails.
+pub(crate) fn submit(core: &Arc<Core>, ready: &Ready, args: Args<'_>) -> Result<Ticket> {
+    core.faults.check("submit")?;
+    let given = given(core, ready, args)?;
+    let mut line = lock(&core.line);
+    line.flush(core)?;
+    let upload_bytes = ready.plan.upload_bytes.next_multiple_of(4) as u64;
+    let staged = if upload_bytes > 0 {
+        let (from, offset) = line.room(core, upload_bytes)?;
+        for (leaf, arg) in ready.plan.leaves.iter().zip(args.leaves) {
+            if let LeafArg::Host(bytes) = arg
+                && !bytes.is_empty()
+            {
+                fill(&from, offset + leaf.offset_bytes as u64, bytes)?;
+            }
+        }
+        Some((from, offset))
+    } else {
+        None
+    };
+    let flag = if ready.raises { Some(core.downloads.take(core, 4)?) } else { None };
+    // Held until submitted: the workspace may not be exchanged in between.
+    let work = lock(&core.work);
+    let work = Workspace::all(&work);
+    let ticket = core.faults.scoped(&core.device, "submit", || -> Result<u64> {
+        let runs: Vec<Bound<'_>> = {
+            let mut binds = lock(&core.binds);
+            ready.runs.iter().map(|run| bind(core, &mut binds, &given, &work, run)).collect::<Result<_>>()?
+        };
+        let mut encoder = core.encoder();
+        if let Some((from, offset)) = &staged {
+            let (_, to, _) = given.find(&work, &core.flag, Source::Work(0, 0), 0)?;
+            encoder.copy_buffer_to_buffer(from, *offset, to, 0, upload_bytes);
+        }
+        let mut at = pass(&mut encoder, &runs, 0, args.scalars);
+        while at < runs.len() {
+            line.launch(core, std::mem::replace(&mut encoder, core.encoder()));
+            at = pass(&mut encoder, &runs, at, args.scalars);
+        }
+        if let Some(buffer) = &flag {
+            raise(core, &mut encoder, buffer, line.ticket + 1);
+        }
+        Ok(line.launch(core, encoder))
+    })??;
+    count(&core.counters.dispatches, ready.runs.len() as u64);
+    if staged.is_some() {
+        count(&core.counters.uploads, 1);
+        count(&core.counters.upload_bytes, ready.plan.upload_bytes as u64);
+    }
+    tracing::trace!(ticket, dispatches = ready.runs.len(), "submitted");
+    Ok(Ticket(ticket))
+}
+
+/// Copies the error flag of `ticket` to the host and clears it.
+fn raise(core: &Core, encoder: &mut wgpu::CommandEncoder, buffer: &wgpu::Buffer, ticket: u64) {
+    encoder.copy_buffer_to_buffer(&core.flag, 0, buffer, 0, 4);
+    encoder.clear_buffer(&core.flag, 0, Some(4));
+    core.checks.expect(ticket);
+    let (checks, pool, back) = (Arc::clone(&core.checks), Arc::clone(&core.downloads), buffer.clone());
+    encoder.map_buffer_on_submit(buffer, wgpu::MapMode::Read, 0..4, move |mapped| {
+        let number = match mapped.map(|()| back.get_mapped_range(0..4)) {
+            Ok(Ok(view)) => bytemuck::pod_read_unaligned(&view[..4]),
+            _ => 0,
+        };
+        checks.land(ticket, number);
+        back.unmap();
+        pool.give(back);
+    });
+}

@@ -1,0 +1,290 @@
+//! A device: its parts, how it opens and closes, and its face as a [`Backend`].
+
+use std::any::Any;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use wgrad_graph::{
+    Args, Backend, BufferId, Caps, Error, ErrorKind, Memory, Pending, Plan, Prepared, Result, Ticket,
+};
+
+use crate::adapter::{AdapterInfo, features};
+use crate::binds::Binds;
+use crate::checks::Checks;
+use crate::encode::Line;
+use crate::faults::{Faults, lock};
+use crate::heap::Heap;
+use crate::kernels::Kernels;
+use crate::prepare::Ready;
+use crate::staging::Pool;
+use crate::wait::Clock;
+use crate::workspace::Workspace;
+use crate::{encode, pages, prepare, read};
+
+/// Size of the first page, bytes.
+const FIRST_PAGE_BYTES: u64 = 1 << 20;
+/// Size of the largest page that values share, bytes.
+const PAGE_BYTES: u64 = 256 << 20;
+/// How long closing a device waits for what it still runs.
+const CLOSE: Duration = Duration::from_secs(30);
+
+/// What wgpu says it has allocated on a device, of every kind.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct AllocatorReport {
+    /// Allocations that exist.
+    pub allocations: usize,
+    /// Bytes of those.
+    pub allocated_bytes: u64,
+    /// Bytes held from the driver, room between allocations included.
+    pub reserved_bytes: u64,
+}
+
+/// Counters that only grow.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) peak_bytes: AtomicU64,
+    pub(crate) submissions: AtomicU64,
+    pub(crate) dispatches: AtomicU64,
+    pub(crate) uploads: AtomicU64,
+    pub(crate) upload_bytes: AtomicU64,
+    pub(crate) downloads: AtomicU64,
+    pub(crate) download_bytes: AtomicU64,
+    pub(crate) kernels: AtomicU64,
+}
+
+/// Adds to a counter.
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+/// The parts of a device. Locks are taken in the order of the fields; no lock is held that a callback
+/// of wgpu takes (those are the pools', the checks' and the clock's).
+pub(crate) struct Core {
+    pub(crate) device: ManuallyDrop<wgpu::Device>,
+    pub(crate) queue: ManuallyDrop<wgpu::Queue>,
+    pub(crate) info: wgpu::AdapterInfo,
+    pub(crate) caps: Caps,
+    pub(crate) max_buffer_bytes: u64,
+    pub(crate) max_bindings: usize,
+    pub(crate) counters: Counters,
+    /// The number that the next driver buffer gets.
+    numbers: AtomicU64,
+    pub(crate) line: Mutex<Line>,
+    pub(crate) work: Mutex<Workspace>,
+    pub(crate) pages: Mutex<Heap<wgpu::Buffer>>,
+    pub(crate) binds: Mutex<Binds>,
+    pub(crate) kernels: Kernels,
+    pub(crate) uploads: Arc<Pool>,
+    pub(crate) downloads: Arc<Pool>,
+    pub(crate) checks: Arc<Checks>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) faults: Arc<Faults>,
+    pub(crate) flag: wgpu::Buffer,
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gpu").field("adapter", &self.info.name).finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// A number for a new driver buffer, never used before.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn memory(&self) -> Memory {
+        let work = lock(&self.work);
+        let pages = lock(&self.pages);
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Memory {
+            pages: pages.pages() + work.buffers(),
+            reserved_bytes: (pages.reserved() + work.bytes()) as usize,
+            live_bytes: (pages.live() + work.bytes()) as usize,
+            peak_bytes: read(&self.counters.peak_bytes) as usize,
+            submissions: read(&self.counters.submissions),
+            dispatches: read(&self.counters.dispatches),
+            uploads: read(&self.counters.uploads),
+            upload_bytes: read(&self.counters.upload_bytes),
+            downloads: read(&self.counters.downloads),
+            download_bytes: read(&self.counters.download_bytes),
+            kernels: read(&self.counters.kernels),
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        let idle = !self.faults.is_lost() && self.idle(CLOSE);
+        if idle {
+            self.kernels.save(&self.info);
+            // SAFETY: neither field is used after this.
+            #[expect(unsafe_code, reason = "a dead queue panics when dropped, so dropping is by hand")]
+            unsafe {
+                ManuallyDrop::drop(&mut self.queue);
+                ManuallyDrop::drop(&mut self.device);
+            }
+        }
+    }
+}
+
+/// An open device on a Vulkan adapter. Dropping it waits for what it runs; clones of its parts live on
+/// in plans that were prepared on it.
+#[derive(Debug)]
+pub struct Gpu {
+    core: Arc<Core>,
+}
+
+impl Gpu {
+    /// Opens a device of its own on `adapter`; several may be open on one adapter.
+    ///
+    /// # Errors
+    /// `Adapter`, when the driver refuses.
+    pub fn open(adapter: &AdapterInfo) -> Result<Gpu> {
+        Gpu::open_with(adapter, |_| {})
+    }
+
+    /// Like [`Gpu::open`], on limits that `lower` may lower: for tests of what small devices do.
+    ///
+    /// # Errors
+    /// `Adapter`, when the driver refuses or a limit was raised.
+    pub fn open_with(adapter: &AdapterInfo, lower: impl FnOnce(&mut Caps)) -> Result<Gpu> {
+        let most = &adapter.caps;
+        let mut caps = most.clone();
+        lower(&mut caps);
+        let raised = caps.max_buffers > most.max_buffers
+            || caps.max_value_bytes > most.max_value_bytes
+            || caps.align_bytes < most.align_bytes
+            || caps.immediate_bytes > most.immediate_bytes
+            || caps.max_invocations > most.max_invocations
+            || caps.max_workgroups > most.max_workgroups
+            || caps.shared_bytes > most.shared_bytes;
+        if raised {
+            wgrad_graph::bail!(Adapter, "open", "limits may be lowered, not raised: {caps:?}");
+        }
+        let features = features(&adapter.adapter);
+        if !features.contains(wgpu::Features::IMMEDIATES) {
+            wgrad_graph::bail!(Adapter, "open", "{adapter} has no immediates");
+        }
+        let limits = adapter.adapter.limits();
+        let request = adapter.adapter.request_device(&wgpu::DeviceDescriptor {
+            label: None,
+            required_features: features,
+            required_limits: limits.clone(),
+            experimental_features: wgpu::ExperimentalFeatures::disabled(),
+            // Large pages have driver allocations of their own, so small blocks waste least.
+            memory_hints: wgpu::MemoryHints::MemoryUsage,
+            trace: wgpu::Trace::Off,
+        });
+        let (device, queue) = pollster::block_on(request).map_err(|e| {
+            Error::new(ErrorKind::Adapter, "open", format!("{adapter} refuses a device: {e}")).because(e)
+        })?;
+        let faults = Faults::watch(&device);
+        let info = adapter.adapter.get_info();
+        let kernels = Kernels::open(&device, &faults, &info, &caps)?;
+        let flag = faults.scoped(&device, "open", || {
+            device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("error flag"),
+                size: 4,
+                usage: wgpu::BufferUsages::STORAGE
+                    | wgpu::BufferUsages::COPY_SRC
+                    | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            })
+        })?;
+        let page_bytes = PAGE_BYTES.min(caps.max_value_bytes as u64);
+        let core = Core {
+            device: ManuallyDrop::new(device),
+            queue: ManuallyDrop::new(queue),
+            info,
+            max_buffer_bytes: limits.max_buffer_size,
+            max_bindings: limits.max_storage_buffers_per_shader_stage as usize,
+            counters: Counters::default(),
+            numbers: AtomicU64::new(1),
+            line: Mutex::default(),
+            work: Mutex::default(),
+            pages: Mutex::new(Heap::new(caps.align_bytes as u64, FIRST_PAGE_BYTES, page_bytes)),
+            binds: Mutex::default(),
+            kernels,
+            uploads: Pool::new(wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC),
+            downloads: Pool::new(wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST),
+            checks: Arc::default(),
+            clock: Arc::default(),
+            faults,
+            flag,
+            caps,
+        };
+        Ok(Gpu { core: Arc::new(core) })
+    }
+
+    /// What wgpu says it has allocated, staging and parameters included; `None` if the driver does
+    /// not tell. Blocks that ended submissions held are given back first.
+    pub fn allocator_report(&self) -> Option<AllocatorReport> {
+        self.core.poll_now();
+        let report = self.core.device.generate_allocator_report()?;
+        Some(AllocatorReport {
+            allocations: report.allocations.len(),
+            allocated_bytes: report.total_allocated_bytes,
+            reserved_bytes: report.total_reserved_bytes,
+        })
+    }
+
+    /// Destroys the device, as an unplugged or crashed one would be: every later call and every
+    /// outstanding read gives `Lost`. For tests.
+    pub fn lose(&self) {
+        self.core.faults.lose("destroyed by a test");
+        self.core.device.destroy();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+}
+
+impl Backend for Gpu {
+    fn caps(&self) -> &Caps {
+        &self.core.caps
+    }
+
+    fn prepare(&self, plan: &Arc<Plan>) -> Result<Arc<dyn Prepared>> {
+        let lowered = prepare::lower(&self.core, plan)?;
+        Ok(Arc::new(prepare::prepare(&self.core, plan, lowered)?))
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<BufferId> {
+        pages::alloc(&self.core, bytes)
+    }
+
+    fn free(&self, buffer: BufferId) {
+        pages::free(&self.core, buffer);
+    }
+
+    fn submit(&self, prepared: &Arc<dyn Prepared>, args: Args<'_>) -> Result<Ticket> {
+        let any: &dyn Any = prepared.as_any();
+        match any.downcast_ref::<Ready>() {
+            Some(ready) if ready.is_of(&self.core) => encode::submit(&self.core, ready, args),
+            _ => Err(Error::new(ErrorKind::Device, "submit", "the plan was prepared on another device")),
+        }
+    }
+
+    fn wait(&self, ticket: Ticket, timeout: Duration) -> Result<()> {
+        self.core.wait(ticket, timeout)
+    }
+
+    fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
+        encode::write(&self.core, buffer, bytes)
+    }
+
+    fn read(&self, ranges: &[(BufferId, usize)]) -> Result<Box<dyn Pending>> {
+        read::read(&self.core, ranges)
+    }
+
+    fn memory(&self) -> Memory {
+        self.core.memory()
+    }
+}

@@ -1,0 +1,276 @@
+//! A plan made ready: every dispatch with its kernel, the place of each binding, and its parameters.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use smallvec::SmallVec;
+use wgrad_graph::{DeviceKind, Error, ErrorKind, LeafKind, Loc, Plan, Prepared, Result};
+
+use crate::emit;
+use crate::gpu::Core;
+use crate::kernels::{Kernel, Wanted};
+use crate::launch::{Bound, Launch, Lowered, Params, ScalarType, Word};
+use crate::workspace::{self, Places};
+
+/// What a binding refers to, workspace places resolved.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(crate) enum Source {
+    /// The buffer given for leaf `i`.
+    Leaf(u32),
+    /// The buffer given for output `i`.
+    Out(u32),
+    /// Buffer and offset in the workspace.
+    Work(usize, u64),
+    /// The error flag.
+    Flag,
+}
+
+impl Source {
+    /// A class such that bindings of different classes never share a driver buffer. Access is chosen
+    /// by it and not by the buffers of one submission, so that a kernel's text, and with it its
+    /// rounding, does not depend on where values happen to lie.
+    fn class(self) -> usize {
+        match self {
+            Source::Leaf(_) | Source::Out(_) => 0,
+            Source::Flag => 1,
+            Source::Work(n, _) => 2 + n,
+        }
+    }
+}
+
+/// One dispatch, ready.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) kernel: Arc<Kernel>,
+    /// What each binding refers to, and its bytes.
+    pub(crate) binds: SmallVec<[(Source, u64); 6]>,
+    /// The uniform parameters, if any.
+    pub(crate) uniform: Option<wgpu::BindGroup>,
+    /// The immediates; words of scalars are 0.
+    pub(crate) immediates: SmallVec<[u32; 32]>,
+    /// Places in `immediates` that scalars fill.
+    pub(crate) scalars: SmallVec<[(usize, u32, ScalarType); 4]>,
+    pub(crate) grid: [u32; 3],
+    /// Estimated time.
+    pub(crate) cost_ns: u64,
+}
+
+/// A prepared plan.
+pub(crate) struct Ready {
+    pub(crate) core: Arc<Core>,
+    serial: u64,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) runs: Vec<Run>,
+    /// Whether a kernel may raise the error flag.
+    pub(crate) raises: bool,
+}
+
+impl fmt::Debug for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ready").field("dispatches", &self.runs.len()).finish_non_exhaustive()
+    }
+}
+
+impl Prepared for Ready {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        workspace::release(&self.core, self.serial);
+    }
+}
+
+impl Ready {
+    /// Whether the plan was prepared on this device.
+    pub(crate) fn is_of(&self, core: &Arc<Core>) -> bool {
+        Arc::ptr_eq(&self.core, core)
+    }
+}
+
+/// The dispatches of each of the plan's steps.
+pub(crate) fn lower(core: &Core, plan: &Plan) -> Result<Vec<Lowered>> {
+    plan.steps.par_iter().map(|step| emit::lower(step, &plan.graph, &plan.scalars, &core.caps)).collect()
+}
+
+/// Estimated time of a dispatch, from what devices of its kind reach.
+fn cost_ns(kind: DeviceKind, launch: &Launch) -> u64 {
+    // Bytes and floating operations in a nanosecond.
+    let (bytes, flops) = match kind {
+        DeviceKind::DiscreteGpu => (500.0, 5000.0),
+        DeviceKind::IntegratedGpu | DeviceKind::OtherGpu => (50.0, 500.0),
+        DeviceKind::SoftwareGpu | DeviceKind::Cpu | DeviceKind::Oracle => (10.0, 20.0),
+    };
+    (launch.cost_bytes as f64 / bytes).max(launch.cost_flops as f64 / flops) as u64
+}
+
+/// Makes lowered steps ready: compiles, places, reserves.
+pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>) -> Result<Ready> {
+    core.faults.check("prepare")?;
+    let align = core.caps.align_bytes as u64;
+    let scratch = lowered.iter().map(|l| l.scratch_bytes as u64).max().unwrap_or(0).next_multiple_of(align);
+    let places = workspace::place(plan, scratch, align, core.max_buffer_bytes / align * align)?;
+
+    let mut launches: Vec<(&'static str, Launch)> = Vec::new();
+    for (step, l) in plan.steps.iter().zip(lowered) {
+        let op = step.group.nodes.last().map_or("group", |n| plan.graph.node(*n).op.name());
+        launches.extend(l.launches.into_iter().filter(|l| !l.grid.contains(&0)).map(|l| (op, l)));
+    }
+    let mut wanted = Vec::with_capacity(launches.len());
+    let mut binds = Vec::with_capacity(launches.len());
+    let mut raises = false;
+    for (op, launch) in &launches {
+        check(core, op, launch)?;
+        let sources: SmallVec<[(Source, u64); 6]> = launch
+            .bindings
+            .iter()
+            .map(|b| (source(plan, &places, b.what), b.bytes.next_multiple_of(4).max(4) as u64))
+            .collect();
+        raises |= sources.iter().any(|(s, _)| *s == Source::Flag);
+        // A driver buffer may not be bound `read` and `read_write` in one dispatch.
+        let writes = |class| sources.iter().zip(&launch.bindings).any(|((s, _), b)| b.written && s.class() == class);
+        let written: SmallVec<[bool; 8]> = sources.iter().map(|(s, _)| writes(s.class())).collect();
+        wanted.push(Wanted::new(&launch.source, written, launch.params));
+        binds.push(sources);
+    }
+    let kernels = core.kernels.all(core, &wanted)?;
+    let words: Vec<Vec<u32>> = launches.iter().map(|(_, l)| words(core, l)).collect();
+    let mut uniforms = uniforms(core, &launches, &words)?;
+
+    let mut runs = Vec::with_capacity(launches.len());
+    for (n, (((_, launch), kernel), binds)) in launches.iter().zip(kernels).zip(binds).enumerate() {
+        let first = match launch.params {
+            Params::Spilled { fixed } => fixed as usize,
+            Params::None | Params::Immediate => 0,
+        };
+        let scalars = launch.words[first..].iter().enumerate();
+        runs.push(Run {
+            kernel,
+            binds,
+            uniform: uniforms[n].take(),
+            immediates: words[n][first..].into(),
+            scalars: scalars
+                .filter_map(|(at, word)| match word {
+                    Word::Scalar(scalar, ty) => Some((at, *scalar, *ty)),
+                    Word::Fixed(_) | Word::Check { .. } => None,
+                })
+                .collect(),
+            grid: launch.grid,
+            cost_ns: cost_ns(core.caps.kind, launch),
+        });
+    }
+    let serial = core.number();
+    workspace::reserve(core, serial, &places.needs)?;
+    // A short-lived process may never drop its device.
+    core.kernels.save(&core.info);
+    Ok(Ready { core: Arc::clone(core), serial, plan: Arc::clone(plan), runs, raises })
+}
+
+/// Fails where a launch needs more than the device has.
+fn check(core: &Core, op: &str, launch: &Launch) -> Result<()> {
+    let caps = &core.caps;
+    let limit = |what: &str, have: usize, most: usize| {
+        if have <= most {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Limit, op, format!("{have} {what} are over the device's limit of {most}")))
+    };
+    limit("buffers in one kernel", launch.bindings.len(), core.max_bindings)?;
+    for binding in &launch.bindings {
+        limit("bytes of one value", binding.bytes, caps.max_value_bytes)?;
+    }
+    for axis in launch.grid {
+        limit("workgroups on one axis", axis as usize, caps.max_workgroups as usize)?;
+    }
+    let immediates = match launch.params {
+        Params::None => 0,
+        Params::Immediate => launch.words.len(),
+        Params::Spilled { fixed } => launch.words.len() - fixed as usize,
+    };
+    limit("bytes of immediates", immediates * 4, caps.immediate_bytes)
+}
+
+fn source(plan: &Plan, places: &Places, what: Bound) -> Source {
+    match what {
+        Bound::Flag => Source::Flag,
+        Bound::Scratch(offset) => Source::Work(places.scratch.0, places.scratch.1 + offset as u64),
+        Bound::Loc(Loc::Slot(slot)) => {
+            let (buffer, offset) = places.slots[slot as usize];
+            Source::Work(buffer, offset)
+        }
+        Bound::Loc(Loc::Leaf(leaf)) => match plan.leaves[leaf as usize].kind {
+            LeafKind::Upload => Source::Work(0, plan.leaves[leaf as usize].offset_bytes as u64),
+            LeafKind::Buffer | LeafKind::Donated => Source::Leaf(leaf),
+        },
+        Bound::Loc(Loc::Out(out)) => Source::Out(out),
+    }
+}
+
+/// The words that are known now; 0 for scalars.
+fn words(core: &Core, launch: &Launch) -> Vec<u32> {
+    let word = |word: &Word| match *word {
+        Word::Fixed(word) => word,
+        Word::Scalar(..) => 0,
+        Word::Check { op, limit, at } => core.checks.number(op, limit, at),
+    };
+    launch.words.iter().map(word).collect()
+}
+
+/// Bind groups of the spilled parameters, which lie in one uniform buffer.
+fn uniforms(
+    core: &Core,
+    launches: &[(&'static str, Launch)],
+    words: &[Vec<u32>],
+) -> Result<Vec<Option<wgpu::BindGroup>>> {
+    // The largest alignment of uniform offsets that Vulkan allows a driver to ask for.
+    const ALIGN: usize = 256;
+    let mut data: Vec<u8> = Vec::new();
+    let mut ranges = Vec::with_capacity(launches.len());
+    for ((_, launch), words) in launches.iter().zip(words) {
+        ranges.push(match launch.params {
+            Params::Spilled { fixed } if fixed > 0 => {
+                let offset = data.len();
+                data.extend_from_slice(bytemuck::cast_slice(&words[..fixed as usize]));
+                let bytes = data.len() - offset;
+                data.resize(data.len().next_multiple_of(ALIGN), 0);
+                Some((offset as u64, bytes as u64))
+            }
+            _ => None,
+        });
+    }
+    if data.is_empty() {
+        return Ok(vec![None; launches.len()]);
+    }
+    core.faults.scoped(&core.device, "prepare", || {
+        let buffer = core.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: data.len() as u64,
+            usage: wgpu::BufferUsages::UNIFORM,
+            mapped_at_creation: true,
+        });
+        if let Ok(mut view) = buffer.get_mapped_range_mut(..) {
+            view.copy_from_slice(&data);
+        }
+        buffer.unmap();
+        let group = |range: &Option<(u64, u64)>| {
+            let (offset, bytes) = (*range)?;
+            Some(core.device.create_bind_group(&wgpu::BindGroupDescriptor {
+                label: None,
+                layout: &core.kernels.uniform,
+                entries: &[wgpu::BindGroupEntry {
+                    binding: 0,
+                    resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                        buffer: &buffer,
+                        offset,
+                        size: wgpu::BufferSize::new(bytes),
+                    }),
+                }],
+            }))
+        };
+        ranges.iter().map(group).collect()
+    })
+}

@@ -1,0 +1,206 @@
+//! Learns to read handwritten digits: `cargo run --release --example mnist -- --help`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the terminal")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use wgrad::nn::Digits;
+use wgrad::prelude::*;
+use wgrad::{Result, bail};
+
+/// Hidden units of the MLP.
+const HIDDEN: usize = 512;
+/// Images in a batch of the evaluation.
+const TEST_BATCH: usize = 1000;
+
+/// Learns to read handwritten digits (MNIST) and tests itself after each epoch.
+///
+/// The defaults (784-512-10 MLP with rectifiers, He-uniform weights, AdamW, cosine schedule with
+/// warm-up) reach a test accuracy of about 0.98 in 3 epochs and 0.965 in 1, for every seed.
+#[derive(Parser)]
+struct Options {
+    /// auto, cpu, oracle, or an adapter's index, PCI id, kind or part of its name; auto is what
+    /// WGRAD_DEVICE names, else the best GPU, else the CPU
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// What is trained
+    #[arg(long, value_enum, default_value_t = Model::Mlp)]
+    model: Model,
+    /// How often all training images are seen
+    #[arg(long, default_value_t = 3)]
+    epochs: u32,
+    /// Train on the first N images only
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Images in a step
+    #[arg(long, default_value_t = 128, value_name = "B", value_parser = positive)]
+    batch: usize,
+    /// Highest learning rate; it rises for the first tenth of the steps (100 at most), then falls to 0
+    /// along a cosine
+    #[arg(long, default_value_t = 1e-3, value_name = "X")]
+    lr: f64,
+    /// Decides the initial weights and the order of the images
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Folder of the four IDX files, plain or gzipped
+    #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/mnist"))]
+    data: PathBuf,
+    /// Where the weights go at the end
+    #[arg(long, value_name = "FILE", default_value = "mnist.safetensors")]
+    save: PathBuf,
+    /// Print the devices of this machine and end
+    #[arg(long)]
+    list_devices: bool,
+}
+
+#[derive(Copy, Clone, ValueEnum)]
+enum Model {
+    /// Two linear layers, 784-512-10
+    Mlp,
+    /// Needs convolution, which does not exist yet
+    Cnn,
+}
+
+fn positive(text: &str) -> std::result::Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "not a positive number".to_owned())
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<()> {
+    if options.list_devices {
+        Device::list().iter().for_each(|device| println!("{device}"));
+        return Ok(());
+    }
+    if matches!(options.model, Model::Cnn) {
+        bail!(Argument, "mnist", "--model cnn needs convolution, which does not exist yet; use --model mlp");
+    }
+    let device = Device::named(&options.device)?;
+    let Mnist { train, test } = Mnist::load(&options.data)?;
+    let train = train.first(options.limit.unwrap_or(usize::MAX).max(1));
+    let batch = options.batch.min(train.labels.shape()[0]);
+    let loader = Loader::new(train, batch).shuffle(options.seed).drop_last(true);
+    let test = Loader::new(test, TEST_BATCH);
+
+    let ctx = Context::new(&device)?;
+    let model = Mlp::new(&ctx, &[28 * 28, HIDDEN, 10], Rng::seed(options.seed))?;
+    let mut opt = AdamW::new(model.params(), AdamWConfig::default())?;
+    let steps = u64::from(options.epochs) * loader.batches() as u64;
+    let warmup = (steps / 10).min(100);
+    let schedule = Cosine::new(options.lr, steps - warmup).warmup(warmup);
+    println!("{} weights on {device}", model.params().elems());
+
+    let mut hits = count_hits(&ctx, &model, &test)?;
+    for epoch in 0..options.epochs {
+        let mut progress = Progress::new(epoch, options.epochs, loader.items());
+        for images in loader.epoch(epoch) {
+            let images = images?;
+            opt.lr().set(schedule.at(opt.steps()));
+            let loss = ctx.pass(|p| {
+                let x = (p.input(&images.images)? / 255.0).reshape([-1, 28 * 28]);
+                let loss = model.forward(x).cross_entropy(p.input(&images.labels)?);
+                opt.step(&loss.backward()?)?;
+                Ok(loss.deferred())
+            })?;
+            progress.step(batch, loss)?;
+        }
+        let trained = progress.finish()?;
+        hits = count_hits(&ctx, &model, &test)?;
+        println!("epoch {}/{}  {trained}  test {}", epoch + 1, options.epochs, accuracy(hits, test.items()));
+    }
+
+    model.params().save(&options.save)?;
+    println!("weights written to {}", options.save.display());
+    println!("test accuracy {}", accuracy(hits, test.items()));
+    Ok(())
+}
+
+fn accuracy(hits: i32, of: usize) -> String {
+    format!("{:.4} ({hits}/{of})", f64::from(hits) / of as f64)
+}
+
+/// How many test images the model reads right. They are counted on the device and read once.
+fn count_hits(ctx: &Context, model: &Mlp, test: &Loader<Digits>) -> Result<i32> {
+    let hits = Kept::new(ctx, HostTensor::new([], &[0i32])?)?;
+    for images in test.epoch(0) {
+        let images = images?;
+        ctx.pass(|p| {
+            let x = (p.input(&images.images)? / 255.0).reshape([-1, 28 * 28]);
+            let right = model.forward(x).argmax(-1).eq(p.input(&images.labels)?);
+            hits.set(hits.t() + right.sum(..));
+            Ok(())
+        })?;
+    }
+    Ok(hits.read()?.to_vec::<i32>()[0])
+}
+
+/// The progress bar of one epoch. Losses are fetched a few times a second, all that are outstanding in
+/// one crossing, so that steps do not wait for their numbers.
+struct Progress {
+    bar: ProgressBar,
+    start: Instant,
+    fetched: Instant,
+    pending: Vec<Deferred<f32>>,
+    images: usize,
+    steps: usize,
+    loss_sum: f64,
+    loss_now: f64,
+}
+
+impl Progress {
+    fn new(epoch: u32, epochs: u32, images: usize) -> Progress {
+        let style = "epoch {prefix} {bar:30} {pos}/{len} images  {msg}  eta {eta}";
+        let style = ProgressStyle::with_template(style).expect("the template is well-formed");
+        let bar = ProgressBar::new(images as u64).with_style(style);
+        bar.set_prefix(format!("{}/{epochs}", epoch + 1));
+        let now = Instant::now();
+        let (pending, loss_sum, loss_now) = (Vec::new(), 0.0, f64::NAN);
+        Progress { bar, start: now, fetched: now, pending, images: 0, steps: 0, loss_sum, loss_now }
+    }
+
+    fn step(&mut self, images: usize, loss: Deferred<f32>) -> Result<()> {
+        self.pending.push(loss);
+        self.images += images;
+        if self.fetched.elapsed() > Duration::from_millis(250) {
+            self.fetch()?;
+            self.bar.set_position(self.images as u64);
+            self.bar.set_message(format!("loss {:.4}  {:.0} images/s", self.loss_now, self.images_per_s()));
+        }
+        Ok(())
+    }
+
+    fn fetch(&mut self) -> Result<()> {
+        let (mut sum, count) = (0.0, self.pending.len());
+        for loss in self.pending.drain(..) {
+            sum += f64::from(loss.get()?);
+        }
+        self.loss_now = sum / count as f64;
+        self.loss_sum += sum;
+        self.steps += count;
+        self.fetched = Instant::now();
+        Ok(())
+    }
+
+    fn images_per_s(&self) -> f64 {
+        self.images as f64 / self.start.elapsed().as_secs_f64().max(1e-9)
+    }
+
+    /// Waits for the losses still under way; the epoch in words.
+    fn finish(mut self) -> Result<String> {
+        self.fetch()?;
+        self.bar.finish_and_clear();
+        let (loss, seconds) = (self.loss_sum / self.steps as f64, self.start.elapsed().as_secs_f64());
+        Ok(format!("loss {loss:.4}  {seconds:.1} s  {:.0} images/s", self.images_per_s()))
+    }
+}
