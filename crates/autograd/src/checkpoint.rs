@@ -67,6 +67,7 @@ impl Replay {
                 after: SmallVec::from_buf([after]),
                 source: node.source.clone(),
                 taken: node.taken,
+                ran: false,
                 custom: node.custom.clone(),
                 grad: node.grad,
                 checkpoint: 0,

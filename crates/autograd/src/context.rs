@@ -9,6 +9,7 @@ use std::time::Duration;
 use slotmap::SlotMap;
 use wgrad_graph::{Backend, Caps, Error, ErrorKind, Result, Ticket};
 
+use crate::flush;
 use crate::pass::Pass;
 use crate::plans::Plans;
 use crate::state::{Config, State};
@@ -165,10 +166,12 @@ impl Context {
             tables: HashMap::new(),
             flight: VecDeque::new(),
             verified: Ticket(0),
-            failure: None,
-            failure_told: true,
+            failures: Vec::new(),
+            untold: None,
+            lost: None,
             newest: Ticket(0),
             deferred: Vec::new(),
+            committed: 0,
             step: 0,
             recomputed: 0,
             workspace_bytes: 0,
@@ -227,9 +230,13 @@ impl Context {
     /// # Errors
     /// `Timeout`, `Lost`, or a failure of a submission.
     pub fn sync(&self) -> Result<()> {
+        let newest = table::lock(self.id())?.newest;
+        let result = flush::settle(self.id(), newest);
         let mut state = table::lock(self.id())?;
-        let newest = state.newest;
-        state.await_ticket(newest)
+        state.alive()?;
+        // Whoever calls this hears of the failure; the next pass need not fail for it.
+        let untold = state.untold.take();
+        result.and(untold.map_or(Ok(()), Err))
     }
 
     /// What the context has done and holds.
@@ -237,7 +244,7 @@ impl Context {
         let Ok(state) = table::lock(self.id()) else { return Stats::default() };
         let memory = state.backend.memory();
         Stats {
-            steps: state.step,
+            steps: state.committed,
             plans_made: state.plans.made,
             plans_reused: state.plans.reused,
             recomputed: state.recomputed,

@@ -316,11 +316,16 @@ impl Scalar {
     #[track_caller]
     pub(crate) fn tensor_as(&self, like: Tensor, dtype: DType) -> Result<Tensor> {
         let at = Location::caller();
+        let pass = record::pass_of(&[like], at)?;
         let number = match &self.0 {
             ScalarFrom::Cell(cell) => Number::Cell(Arc::clone(cell)),
-            ScalarFrom::Count(counter, f) => Number::Count(Arc::clone(counter), Arc::clone(f)),
+            ScalarFrom::Count(counter, f) => {
+                let mut state = table::lock(pass.context)?;
+                let added = record::current(&mut state, pass)?.counted(counter);
+                Number::Count(Arc::clone(counter), Arc::clone(f), added)
+            }
         };
-        record::number(record::pass_of(&[like], at)?, number, dtype, at)
+        record::number(pass, number, dtype, at)
     }
 
     /// The number (f32) as a value of the pass that an operation on `like` belongs to.
@@ -374,7 +379,7 @@ impl Counter {
         Ok(self.value() + pool.counted(&self.count))
     }
 
-    /// A scalar that is `f` of the count, including what the submitting pass has added.
+    /// A scalar that is `f` of the count, including what its pass has added where it is used.
     pub fn scalar(&self, f: impl Fn(u64) -> f64 + Send + Sync + 'static) -> Scalar {
         Scalar(ScalarFrom::Count(Arc::clone(&self.count), Arc::new(f)))
     }

@@ -1,7 +1,7 @@
 //! Recording: the one way in which an operation enters a pass.
 
 use smallvec::SmallVec;
-use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Op, Out, Result, Shape, bail, infer};
+use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Op, Out, Result, Shape, Ticket, bail, infer};
 
 use crate::pass::{self, OpenPass};
 use crate::state::{
@@ -28,14 +28,14 @@ impl Standing {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Standing::Queued => "queued",
-            Standing::Computed(_) => "computed",
+            Standing::Computed(..) => "computed",
             Standing::Poisoned(_) => "poisoned",
         }
     }
 
     pub(crate) fn lease(&self) -> Option<&std::sync::Arc<Lease>> {
         match self {
-            Standing::Computed(lease) => Some(lease),
+            Standing::Computed(lease, _) => Some(lease),
             _ => None,
         }
     }
@@ -46,16 +46,24 @@ pub(crate) fn look(state: &mut State, tensor: &Tensor) -> Result<Look> {
     if tensor.pool == PERSISTENT {
         let owned = owned(state, tensor)?;
         let owned = &state.owned[owned];
-        let standing = owned.lease.clone().map_or(Standing::Queued, Standing::Computed);
+        let standing = owned.lease.clone().map_or(Standing::Queued, |lease| Standing::Computed(lease, Ticket(0)));
         return Ok(Look { out: owned.out, standing });
     }
     let pool = pool(state, tensor)?;
     let out = pool.out(tensor.value_key());
     let standing = match &pool.node(tensor.value_key()).source {
-        Source::Lease(lease) => Standing::Computed(std::sync::Arc::clone(lease)),
+        Source::Lease(lease) => Standing::Computed(std::sync::Arc::clone(lease), Ticket(0)),
         _ => out.standing.clone(),
     };
-    Ok(Look { out: out.out, standing })
+    let out = out.out;
+    let standing = match standing {
+        Standing::Computed(lease, ticket) => match state.failed(ticket) {
+            Some(error) => Standing::Poisoned(error.clone()),
+            None => Standing::Computed(lease, ticket),
+        },
+        standing => standing,
+    };
+    Ok(Look { out, standing })
 }
 
 /// The open pool of a handle of a pass.
@@ -122,7 +130,8 @@ pub(crate) fn pass_of(x: &[Tensor], at: At) -> Result<OpenPass> {
         }),
         [(pass, _)] => Ok(*pass),
         several => {
-            let depth = |p: &OpenPass| open.iter().rposition(|q| q == p);
+            // By when they were opened: `Pass::within` does not turn the inner of two into the outer.
+            let depth = |p: &OpenPass| open.iter().position(|q| q == p);
             if let Some((stray, made)) = several.iter().find(|(p, _)| depth(p).is_none()) {
                 let (other, other_at) = several.iter().find(|(p, _)| p != stray).expect("several differ");
                 let name = |p: &OpenPass| format!("pass pool {}, generation {}", p.pool, p.generation);
@@ -181,6 +190,7 @@ pub(crate) fn node(op: Op, inputs: SmallVec<[ValueKey; 4]>, source: Source, grad
         after: SmallVec::new(),
         source,
         taken: None,
+        ran: false,
         custom: None,
         grad,
         checkpoint: 0,
@@ -211,12 +221,13 @@ fn enter_one(state: &mut State, pass: OpenPass, t: &Tensor) -> Result<ValueKey> 
         return owned_leaf(state, pass, key, t);
     }
     let out = look(state, t)?.out;
-    let memo = (t.pool, t.value_key());
+    let outer = t.pass().expect("owned values were handled above");
+    let memo = (outer, t.value_key());
     let pool = current(state, pass)?;
     if let Some(key) = pool.outer.get(&memo) {
         return Ok(*key);
     }
-    let source = Source::Outer { pool: t.pool, key: t.value_key() };
+    let source = Source::Outer { pass: outer, key: t.value_key() };
     let key = pool.push(node(Op::Input, SmallVec::new(), source, false, t.at), &[out]);
     pool.outer.insert(memo, key);
     Ok(key)

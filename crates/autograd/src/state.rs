@@ -7,10 +7,11 @@ use std::sync::{Arc, Weak};
 
 use slotmap::SlotMap;
 use smallvec::SmallVec;
-use wgrad_graph::{Backend, BufferId, Error, HostTensor, Op, Out, Ticket};
+use wgrad_graph::{Backend, BufferId, Error, HostTensor, Op, Out, Result, Ticket};
 
 use crate::custom::Entry;
 use crate::deferred::Cell as DeferredCell;
+use crate::pass::OpenPass;
 use crate::plans::Plans;
 
 slotmap::new_key_type! {
@@ -30,7 +31,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    pub(crate) fn new(backend: &Arc<dyn Backend>, bytes: usize) -> wgrad_graph::Result<Arc<Lease>> {
+    pub(crate) fn new(backend: &Arc<dyn Backend>, bytes: usize) -> Result<Arc<Lease>> {
         let id = backend.alloc(bytes)?;
         Ok(Arc::new(Lease { backend: Arc::clone(backend), id }))
     }
@@ -47,8 +48,8 @@ impl Drop for Lease {
 pub(crate) enum Standing {
     /// Recorded, not computed.
     Queued,
-    /// In this buffer.
-    Computed(Arc<Lease>),
+    /// In this buffer, since this submission.
+    Computed(Arc<Lease>, Ticket),
     /// The flush that should have computed it failed.
     Poisoned(Error),
 }
@@ -63,7 +64,7 @@ pub(crate) enum Source {
     /// An owned value's version, or a constant table.
     Lease(Arc<Lease>),
     /// A value of a pass around this one.
-    Outer { pool: u32, key: ValueKey },
+    Outer { pass: OpenPass, key: ValueKey },
     /// A number.
     Number(Number),
 }
@@ -78,19 +79,19 @@ pub(crate) enum Number {
     Literal(f64),
     /// A `Scalar`, as it is when the step is submitted.
     Cell(Arc<AtomicU64>),
-    /// A function of a counter, as it is when the step is submitted.
-    Count(Arc<AtomicU64>, CountFn),
-    /// How many passes the context has committed, modulo 2^32.
+    /// A function of a counter, of which the pass had added so much when this was recorded.
+    Count(Arc<AtomicU64>, CountFn, u64),
+    /// The number of the pass in its context, modulo 2^32.
     Step,
 }
 
 impl Number {
-    /// The number now; `counted` tells what the submitting pass has added to a counter.
-    pub(crate) fn now(&self, step: u64, counted: impl Fn(&Arc<AtomicU64>) -> u64) -> f64 {
+    /// The number now, in the pass with number `step`.
+    pub(crate) fn now(&self, step: u64) -> f64 {
         match self {
             Number::Literal(x) => *x,
             Number::Cell(cell) => f64::from_bits(cell.load(Ordering::Acquire)),
-            Number::Count(counter, f) => f(counter.load(Ordering::Acquire) + counted(counter)),
+            Number::Count(counter, f, added) => f(counter.load(Ordering::Acquire) + added),
             Number::Step => (step & 0xffff_ffff) as f64,
         }
     }
@@ -112,6 +113,8 @@ pub(crate) struct PassNode {
     pub(crate) source: Source,
     /// A number as the first submission that used it took it.
     pub(crate) taken: Option<f64>,
+    /// Whether a submission has computed the node, be it only on the way to another.
+    pub(crate) ran: bool,
     pub(crate) custom: Option<Arc<Entry>>,
     /// Whether gradients flow through the node.
     pub(crate) grad: bool,
@@ -149,7 +152,7 @@ pub(crate) struct Pool {
     pub(crate) nodes: Vec<PassNode>,
     pub(crate) leaves: HashMap<(OwnedKey, u64), ValueKey>,
     pub(crate) tables: HashMap<&'static str, ValueKey>,
-    pub(crate) outer: HashMap<(u32, ValueKey), ValueKey>,
+    pub(crate) outer: HashMap<(OpenPass, ValueKey), ValueKey>,
     pub(crate) updates: Vec<Update>,
     pub(crate) deferred: Vec<(ValueKey, Arc<DeferredCell>)>,
     pub(crate) counts: Vec<(Arc<AtomicU64>, u64)>,
@@ -159,11 +162,13 @@ pub(crate) struct Pool {
     pub(crate) captured: bool,
     /// Nodes recorded when the budget was last checked.
     pub(crate) flushed: usize,
+    /// The number of the pass in its context, from which its random numbers follow.
+    pub(crate) step: u64,
     pub(crate) at: At,
 }
 
 impl Pool {
-    pub(crate) fn new(at: At) -> Pool {
+    pub(crate) fn new(step: u64, at: At) -> Pool {
         Pool {
             values: SlotMap::with_key(),
             nodes: Vec::new(),
@@ -177,6 +182,7 @@ impl Pool {
             checkpoints: 0,
             captured: false,
             flushed: 0,
+            step,
             at,
         }
     }
@@ -214,14 +220,14 @@ impl Pool {
     }
 
     /// A number as a submission now takes it.
-    pub(crate) fn take_number(&mut self, node: u32, step: u64) -> f64 {
+    pub(crate) fn take_number(&mut self, node: u32) -> f64 {
         let PassNode { source: Source::Number(number), taken, .. } = &self.nodes[node as usize] else {
             unreachable!("a scalar node has a number")
         };
         if let Some(x) = taken {
             return *x;
         }
-        let x = number.now(step, |counter| self.counted(counter));
+        let x = number.now(self.step);
         self.nodes[node as usize].taken = Some(x);
         x
     }
@@ -256,6 +262,19 @@ pub(crate) struct Config {
     pub(crate) deadline: std::time::Duration,
 }
 
+/// Submissions that failed on the device: those after one ticket, up to another.
+pub(crate) struct Failure {
+    after: Ticket,
+    upto: Ticket,
+    pub(crate) error: Error,
+}
+
+impl Failure {
+    pub(crate) fn covers(&self, ticket: Ticket) -> bool {
+        self.after < ticket && ticket <= self.upto
+    }
+}
+
 /// Everything that a context holds.
 pub(crate) struct State {
     /// What keeps the context open.
@@ -271,13 +290,17 @@ pub(crate) struct State {
     pub(crate) flight: VecDeque<Ticket>,
     /// The newest submission that is known to have ended well.
     pub(crate) verified: Ticket,
-    /// A failure of submissions after the first ticket, up to the second.
-    pub(crate) failure: Option<(Ticket, Ticket, Error)>,
-    /// Whether `failure` was already returned by a pass.
-    pub(crate) failure_told: bool,
+    /// Failures that values of open passes may have met.
+    pub(crate) failures: Vec<Failure>,
+    /// A failure that nobody has heard of; the next pass returns it.
+    pub(crate) untold: Option<Error>,
+    /// Why the device is gone.
+    pub(crate) lost: Option<Error>,
     pub(crate) newest: Ticket,
     pub(crate) deferred: Vec<Weak<DeferredCell>>,
     /// Passes that were committed.
+    pub(crate) committed: u64,
+    /// The number of the next pass.
     pub(crate) step: u64,
     pub(crate) recomputed: u64,
     pub(crate) workspace_bytes: usize,
@@ -291,11 +314,45 @@ impl State {
         cell.pool.as_deref_mut()
     }
 
-    /// Notes that everything after the last verified submission failed.
-    pub(crate) fn fail(&mut self, error: &Error) {
-        self.failure = Some((self.verified, self.newest, error.clone()));
-        self.failure_told = false;
-        self.verified = self.newest;
-        self.flight.clear();
+    /// The number of a pass that begins now: after every committed and every open one.
+    pub(crate) fn next_step(&self) -> u64 {
+        self.pools.iter().filter_map(|c| c.pool.as_ref()).map(|p| p.step + 1).fold(self.step, u64::max)
+    }
+
+    /// Notes how the oldest submission that was not known about ended.
+    pub(crate) fn ended(&mut self, ticket: Ticket, result: &Result<()>) {
+        match result {
+            Ok(()) => self.verified = self.verified.max(ticket),
+            Err(error) => self.fail(ticket, error),
+        }
+        self.flight.retain(|t| *t > self.verified);
+    }
+
+    /// Notes that the submissions after the last verified one, up to `upto`, have failed.
+    pub(crate) fn fail(&mut self, upto: Ticket, error: &Error) {
+        let upto = if error.is_lost() { self.newest } else { upto };
+        let failure = Failure { after: self.verified, upto, error: error.clone() };
+        self.deferred.iter().filter_map(Weak::upgrade).for_each(|cell| cell.meet(&failure));
+        self.failures.push(failure);
+        self.untold.get_or_insert_with(|| error.clone());
+        self.verified = self.verified.max(upto);
+        self.note(error);
+    }
+
+    /// Remembers the loss of the device.
+    pub(crate) fn note(&mut self, error: &Error) {
+        if error.is_lost() {
+            self.lost.get_or_insert_with(|| error.clone());
+        }
+    }
+
+    /// An error once the device is gone.
+    pub(crate) fn alive(&self) -> Result<()> {
+        self.lost.clone().map_or(Ok(()), Err)
+    }
+
+    /// The error of a submission that is known to have failed.
+    pub(crate) fn failed(&self, ticket: Ticket) -> Option<&Error> {
+        self.failures.iter().find(|f| f.covers(ticket)).map(|f| &f.error)
     }
 }

@@ -146,6 +146,27 @@ impl Access {
         found
     }
 
+    /// How many positions from `n` on advance by single elements, as far as that is known cheaply.
+    pub(crate) fn run(&self, n: usize) -> usize {
+        match &self.levels[..] {
+            [level] if level.axes.iter().all(Axis::all) => match level.axes.last() {
+                Some(inner) if inner.stride == 1 => inner.size - n % inner.size,
+                _ => 0,
+            },
+            _ => 0,
+        }
+    }
+
+    /// Whether position 0 is element 0, always.
+    pub(crate) fn is_at_origin(&self) -> bool {
+        !self.is_dynamic() && self.levels.len() == 1 && self.levels[0].offset == 0
+    }
+
+    /// Whether scalars move the index.
+    pub(crate) fn is_dynamic(&self) -> bool {
+        self.levels.iter().any(|level| !level.dynamic.is_empty())
+    }
+
     /// Whether elements rise with the position, each next one beyond all before.
     pub(crate) fn is_monotonic(&self) -> bool {
         let [level] = &self.levels[..] else { return false };

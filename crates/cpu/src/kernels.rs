@@ -8,14 +8,15 @@ use crate::{math, philox::philox};
 
 /// Runs a loop compiled for the best instruction set of this machine.
 macro_rules! vectorised {
-    ($(#[$doc:meta])* fn $name:ident $(<$T:ident: $bound:path>)? ($($arg:ident: $ty:ty),*) $body:block) => {
+    ($(#[$doc:meta])* fn $name:ident<$life:lifetime $(, $T:ident: $bound:ident $(+ $more:ident)*)?>
+        ($($arg:ident: $ty:ty),*) $body:block) => {
         $(#[$doc])*
-        pub(crate) fn $name $(<$T: $bound>)? ($($arg: $ty),*) {
-            struct Loop<'a, $($T: $bound)?> {
+        pub(crate) fn $name<$life $(, $T: $bound $(+ $more)*)?>($($arg: $ty),*) {
+            struct Loop<$life $(, $T: $bound $(+ $more)*)?> {
                 args: ($($ty,)*),
-                life: std::marker::PhantomData<(&'a (), $($T)?)>,
+                life: std::marker::PhantomData<(&$life (), $($T)?)>,
             }
-            impl<'a, $($T: $bound)?> pulp::WithSimd for Loop<'a, $($T)?> {
+            impl<$life $(, $T: $bound $(+ $more)*)?> pulp::WithSimd for Loop<$life $(, $T)?> {
                 type Output = ();
                 #[inline(always)]
                 fn with_simd<S: pulp::Simd>(self, _: S) {
@@ -88,7 +89,7 @@ pub(crate) fn unary(op: Unary, dtype: DType, x: &[u8], y: &mut [u8]) {
 }
 
 vectorised! {
-    fn unary_f32(op: Unary, x: &'a [f32], y: &'a mut [f32]) {
+    fn unary_f32<'a>(op: Unary, x: &'a [f32], y: &'a mut [f32]) {
         match op {
             Unary::Neg => map(x, y, |x| -x),
             Unary::Abs => map(x, y, f32::abs),
@@ -116,7 +117,7 @@ vectorised! {
 }
 
 vectorised! {
-    fn unary_int<T: Int>(op: Unary, x: &'a [T], y: &'a mut [T]) {
+    fn unary_int<'a, T: Int>(op: Unary, x: &'a [T], y: &'a mut [T]) {
         match op {
             Unary::Neg => map(x, y, |x| T::wrap(-x.wide())),
             Unary::Not => map(x, y, |x| T::wrap(!x.wide())),
@@ -148,7 +149,7 @@ pub(crate) fn binary(op: Binary, dtype: DType, x: &[u8], w: &[u8], y: &mut [u8])
 }
 
 vectorised! {
-    fn compare<T: Pod + PartialOrd>(op: Binary, x: &'a [T], w: &'a [T], y: &'a mut [u8]) {
+    fn compare<'a, T: Pod + PartialOrd>(op: Binary, x: &'a [T], w: &'a [T], y: &'a mut [u8]) {
         match op {
             Binary::Eq => map2(x, w, y, |x, w| u8::from(x == w)),
             Binary::Ne => map2(x, w, y, |x, w| u8::from(x != w)),
@@ -162,7 +163,7 @@ vectorised! {
 }
 
 vectorised! {
-    fn binary_f32(op: Binary, x: &'a [f32], w: &'a [f32], y: &'a mut [f32]) {
+    fn binary_f32<'a>(op: Binary, x: &'a [f32], w: &'a [f32], y: &'a mut [f32]) {
         match op {
             Binary::Add => map2(x, w, y, |x, w| x + w),
             Binary::Sub => map2(x, w, y, |x, w| x - w),
@@ -185,7 +186,7 @@ vectorised! {
 }
 
 vectorised! {
-    fn binary_int<T: Int>(op: Binary, x: &'a [T], w: &'a [T], y: &'a mut [T]) {
+    fn binary_int<'a, T: Int>(op: Binary, x: &'a [T], w: &'a [T], y: &'a mut [T]) {
         match op {
             Binary::Add => map2(x, w, y, |x, w| T::wrap(x.wide().wrapping_add(w.wide()))),
             Binary::Sub => map2(x, w, y, |x, w| T::wrap(x.wide().wrapping_sub(w.wide()))),
@@ -216,7 +217,7 @@ pub(crate) fn select(dtype: DType, c: &[u8], x: &[u8], w: &[u8], y: &mut [u8]) {
 }
 
 vectorised! {
-    fn select_as<T: Pod>(c: &'a [u8], x: &'a [T], w: &'a [T], y: &'a mut [T]) {
+    fn select_as<'a, T: Pod>(c: &'a [u8], x: &'a [T], w: &'a [T], y: &'a mut [T]) {
         for (((y, c), x), w) in y.iter_mut().zip(c).zip(x).zip(w) {
             *y = if *c != 0 { *x } else { *w };
         }
@@ -243,14 +244,14 @@ macro_rules! casts {
 
 vectorised! {
     /// `y = x` as another dtype: Rust's `as` is the definition (saturating from floats, else wrapping).
-    fn cast(from: DType, to: DType, x: &'a [u8], y: &'a mut [u8]) {
+    fn cast<'a>(from: DType, to: DType, x: &'a [u8], y: &'a mut [u8]) {
         casts!(from to x y; Bool u8, U8 u8, U32 u32, I32 i32, F32 f32, F64 f64);
     }
 }
 
 vectorised! {
     /// Philox words of counters `first, first + stride, ..`.
-    fn random(first: u32, stride: u32, step: u32, key: [u32; 2], y: &'a mut [u32]) {
+    fn random<'a>(first: u32, stride: u32, step: u32, key: [u32; 2], y: &'a mut [u32]) {
         for (i, y) in (0u32..).zip(y.iter_mut()) {
             *y = philox([first.wrapping_add(i.wrapping_mul(stride)), 0, step, 0], key)[0];
         }

@@ -1,8 +1,22 @@
 //! Executors in pure Rust: [`Cpu`], fast in f32, and [`Oracle`], the f64 reference of all tests.
 
+mod access;
+mod cpu;
 mod custom;
+mod fold;
+mod gemm;
+mod kernels;
+mod machine;
+mod math;
+mod matmul;
 mod memory;
 mod oracle;
 mod philox;
+mod program;
+mod reduce;
+mod scatter;
+mod step;
+mod tail;
 
+pub use cpu::Cpu;
 pub use oracle::Oracle;

@@ -73,15 +73,15 @@ thread_local! {
 }
 
 /// A program at work on one range.
-pub(crate) struct Machine<'p, 'a, 'o> {
-    program: &'p Program,
-    env: Env<'a>,
-    chunks: &'o mut [Chunk<'a>],
+pub(crate) struct Machine<'m, 'c> {
+    program: &'m Program,
+    env: Env<'m>,
+    chunks: &'m mut [Chunk<'c>],
     slots: Vec<Block>,
     at: Vec<At>,
 }
 
-impl Drop for Machine<'_, '_, '_> {
+impl Drop for Machine<'_, '_> {
     fn drop(&mut self) {
         REGISTERS.with_borrow_mut(|kept| {
             if kept.len() < self.slots.len() {
@@ -91,15 +91,8 @@ impl Drop for Machine<'_, '_, '_> {
     }
 }
 
-/// Runs `program` over `range`; after each block `see` is given the position, the number of elements
-/// and the machine, which then shows the blocks of the roots.
-pub(crate) fn run<'a>(
-    program: &Program,
-    env: Env<'a>,
-    range: Range<usize>,
-    chunks: &mut [Chunk<'a>],
-    see: &mut dyn FnMut(usize, usize, &Machine<'_, 'a, '_>),
-) {
+/// Runs `program` over `range`.
+pub(crate) fn run(program: &Program, env: Env<'_>, range: Range<usize>, chunks: &mut [Chunk<'_>]) {
     if range.is_empty() {
         return;
     }
@@ -109,13 +102,12 @@ pub(crate) fn run<'a>(
     while n < range.end {
         let len = BLOCK.min(range.end - n);
         machine.block(n, len);
-        see(n, len, &machine);
         n += len;
     }
 }
 
-impl<'p, 'a, 'o> Machine<'p, 'a, 'o> {
-    pub(crate) fn new(program: &'p Program, env: Env<'a>, chunks: &'o mut [Chunk<'a>]) -> Self {
+impl<'m, 'c> Machine<'m, 'c> {
+    pub(crate) fn new(program: &'m Program, env: Env<'m>, chunks: &'m mut [Chunk<'c>]) -> Self {
         let mut slots = REGISTERS.take();
         for i in 0..program.slots {
             match slots.get_mut(i) {
@@ -227,11 +219,10 @@ impl<'p, 'a, 'o> Machine<'p, 'a, 'o> {
             Class::Flat => Some((n as i64 + self.offset(access) - base) as usize),
             Class::Uniform => None,
             Class::Walk => {
-                let mut found = None;
-                access.walk(self.env.scalars, n, 1, &mut |_, element, _, _| found = element);
-                let first = found?;
-                let run = access.run(n);
-                (run >= len).then_some((first - base) as usize)
+                if access.run(n) < len {
+                    return None;
+                }
+                access.element(n, self.env.scalars).map(|first| (first - base) as usize)
             }
         }
     }

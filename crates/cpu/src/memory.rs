@@ -23,7 +23,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    fn new(bytes: usize) -> Block {
+    pub(crate) fn new(bytes: usize) -> Block {
         let words = vec![0u64; bytes.div_ceil(8) + ALIGN / 8];
         let start = words.as_ptr().align_offset(ALIGN).min(ALIGN / 8);
         Block { words, start, bytes }
@@ -39,6 +39,15 @@ impl Block {
 
     fn capacity(&self) -> usize {
         (self.words.len() - self.start) * 8
+    }
+}
+
+impl From<&[u8]> for Block {
+    fn from(bytes: &[u8]) -> Block {
+        let mut block = Block::new(class(bytes.len()));
+        block.bytes = bytes.len();
+        block.bytes_mut().copy_from_slice(bytes);
+        block
     }
 }
 

@@ -132,6 +132,26 @@ impl Program {
         Program { elems, instrs, slots, slot_bytes, targets, roots, splits }
     }
 
+    /// Whether operand `operand` is only read where store `k` writes, so that both may be one memory.
+    pub(crate) fn in_place(&self, operand: usize, k: usize) -> bool {
+        self.instrs.iter().all(|instr| match &instr.code {
+            Code::Load { operand: o, access } if *o == operand => *access == self.targets[k].access,
+            Code::Gather { operand: o, .. } => *o != operand,
+            _ => true,
+        })
+    }
+
+    /// Whether every element that scalars lead to exists; `elems` are those of operands and stores.
+    pub(crate) fn fits(&self, scalars: &[f64], operands: &[usize], stores: &[usize]) -> bool {
+        let loads = self.instrs.iter().all(|instr| match &instr.code {
+            Code::Load { operand, access } if access.is_dynamic() => {
+                access.fits(scalars, operands.get(*operand).copied().unwrap_or(0))
+            }
+            _ => true,
+        });
+        loads && self.targets.iter().zip(stores).all(|(t, elems)| t.access.fits(scalars, *elems))
+    }
+
     /// A measure of the work: instructions times elements.
     pub(crate) fn work(&self) -> usize {
         self.elems * self.instrs.len().max(1)
@@ -194,7 +214,9 @@ fn place(instrs: &mut [Instr], roots: &[InstrId], targets: &[Target]) -> (usize,
             Code::Gather { .. } | Code::Coord { .. } | Code::Random { .. } | Code::Valid { .. } => false,
             _ => instrs[i].reads().into_iter().flatten().all(|x| uniform[x]),
         };
-        let output = targets.iter().position(|t| t.from == i && t.flat);
+        // Loads come before any write of their block, for they may read what it overwrites.
+        let last = !instrs[i + 1..].iter().any(|i| matches!(i.code, Code::Load { .. } | Code::Gather { .. }));
+        let output = targets.iter().position(|t| t.from == i && t.flat && last);
         let is_load = matches!(instrs[i].code, Code::Load { .. });
         let mut take = || {
             free.pop().unwrap_or_else(|| {

@@ -19,6 +19,8 @@ mod plan;
 mod planner;
 mod rows;
 mod shape;
+#[cfg(test)]
+mod tests;
 
 pub use backend::{Args, Backend, BufferId, Caps, DeviceKind, LeafArg, Memory, Pending, Prepared, Ticket};
 pub use dtype::DType;

@@ -1,5 +1,7 @@
 //! From groups to the plan: in which order they run, and where every value lies.
 
+mod check;
+mod display;
 mod layout;
 mod space;
 
@@ -69,7 +71,7 @@ pub fn plan(
     for (output, root) in outputs.iter_mut().zip(roots) {
         output.val = root.val;
     }
-    Ok(Plan {
+    let plan = Plan {
         graph: Arc::clone(graph),
         leaves,
         scalars: nodes(Op::Scalar).collect(),
@@ -79,5 +81,10 @@ pub fn plan(
         upload_bytes,
         workspace_bytes: laid.workspace_bytes,
         notes: notes.into_iter().chain(laid.notes).collect(),
-    })
+    };
+    // Kernels run unchecked behind this proof.
+    if let Err(why) = plan.bounds() {
+        bail!(Kernel, "plan", "an index leaves its value: {why}");
+    }
+    Ok(plan)
 }

@@ -93,7 +93,8 @@ fn caps(adapter: &wgpu::Adapter, info: &wgpu::AdapterInfo, kind: DeviceKind, dri
     let limits = adapter.limits();
     let features = features(adapter);
     let value_bytes = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
-    let fixed = info.subgroup_min_size == info.subgroup_max_size && features.contains(wgpu::Features::SUBGROUP);
+    let fixed =
+        info.subgroup_min_size == info.subgroup_max_size && features.contains(wgpu::Features::SUBGROUP);
     Caps {
         name: info.name.clone(),
         driver: driver.to_owned(),
@@ -149,7 +150,8 @@ pub fn choose<'a>(adapters: &'a [AdapterInfo], name: Option<&str>) -> Result<&'a
         None => of_kind(DeviceKind::DiscreteGpu).or_else(|| of_kind(DeviceKind::IntegratedGpu)),
     };
     found.ok_or_else(|| {
-        let asked = name.map_or("no GPU was found".to_owned(), |n| format!("no Vulkan adapter is called `{n}`"));
+        let asked =
+            name.map_or("no GPU was found".to_owned(), |n| format!("no Vulkan adapter is called `{n}`"));
         let have: Vec<String> = adapters.iter().map(ToString::to_string).collect();
         let have = if have.is_empty() { "none".to_owned() } else { have.join("; ") };
         Error::new(ErrorKind::Adapter, "adapter", format!("{asked}; there are: {have}"))

@@ -74,9 +74,11 @@ impl Checks {
                     None => error,
                 }
             }
-            None => {
-                Error::new(ErrorKind::Argument, "kernel", format!("a kernel raised the error flag with {number}"))
-            }
+            None => Error::new(
+                ErrorKind::Argument,
+                "kernel",
+                format!("a kernel raised the error flag with {number}"),
+            ),
         })
     }
 }

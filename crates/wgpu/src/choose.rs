@@ -115,3 +115,66 @@ pub(crate) fn final_lanes(parts: u32, state_bytes: usize, caps: &Caps) -> Lanes 
     let y = if parts <= 256 { 32.min(wg) } else { wg };
     Lanes { x: wg / y, y, inner: true, splits: 1, tree: true }
 }
+
+/// A tiling of a matrix product in workgroup memory.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tile {
+    /// Rows of a workgroup.
+    pub(crate) bm: u32,
+    /// Columns of a workgroup.
+    pub(crate) bn: u32,
+    /// Steps of K in workgroup memory.
+    pub(crate) bk: u32,
+    /// Rows of an invocation, a multiple of 4.
+    pub(crate) tm: u32,
+    /// Columns of an invocation, a multiple of 4.
+    pub(crate) tn: u32,
+    /// Workgroups that share a tile of the result, each with a part of K.
+    pub(crate) splits: u32,
+}
+
+/// How a matrix product runs.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Product {
+    /// As a reduction over K: vectors, and K of 0.
+    Dot,
+    /// Staged through workgroup memory.
+    Tile(Tile),
+    /// Straight from storage: rows, and vectors of columns, of an invocation.
+    Direct {
+        /// Rows of an invocation, a multiple of 4 or less than 4.
+        rows: u32,
+        /// Vectors of four columns of an invocation.
+        vectors: u32,
+    },
+}
+
+/// The variant for a product.
+pub(crate) fn product(batch: usize, m: usize, n: usize, k: usize, caps: &Caps) -> Product {
+    if k == 0 || batch > caps.max_workgroups as usize {
+        return Product::Dot;
+    }
+    if software(caps) || caps.max_invocations < 256 || caps.shared_bytes < 20_000 {
+        return if n < 4 {
+            Product::Dot
+        } else {
+            Product::Direct { rows: if m >= 4 { 4 } else { m as u32 }, vectors: if n >= 8 { 2 } else { 1 } }
+        };
+    }
+    // Memory bound: every element of the matrix is used once or twice.
+    if m.min(n) <= 2 {
+        return Product::Dot;
+    }
+    let large = Tile { bm: 128, bn: 128, bk: 16, tm: 8, tn: 8, splits: 1 };
+    let small = Tile { bm: 64, bn: 64, bk: 16, tm: 8, tn: 4, splits: 1 };
+    let groups = |t: &Tile| batch * m.div_ceil(t.bm as usize) * n.div_ceil(t.bn as usize);
+    // One large tile keeps a multiprocessor busy; an H200 has 132. Fewer, and small tiles spread better.
+    let tile = if groups(&large) >= 132 { large } else { small };
+    let groups = groups(&tile);
+    // Too few tiles for the device: K is cut, 64 steps of it at least, so that the second launch and its
+    // planes cost less than the idle multiprocessors.
+    let room = (caps.max_workgroups as usize / batch).min(64);
+    let splits = if groups >= 132 { 1 } else { (264 / groups).min(k / 64).clamp(1, room) };
+    let chunk = k.div_ceil(splits).next_multiple_of(tile.bk as usize);
+    Product::Tile(Tile { splits: k.div_ceil(chunk) as u32, ..tile })
+}

@@ -11,6 +11,7 @@ use crate::gpu::{Core, count};
 use crate::launch::ScalarType;
 use crate::pages::{self, Range};
 use crate::prepare::{Ready, Run, Source};
+use crate::timing::Stamps;
 use crate::workspace::Workspace;
 
 /// A queue submission is closed when its estimated work passes this: longer ones trip watchdogs.
@@ -215,7 +216,9 @@ impl Given {
                 "submit",
                 format!("a buffer of {} bytes was given for a value of {bytes} ({source:?})", range.bytes),
             )),
-            None => Err(Error::new(ErrorKind::Argument, "submit", format!("nothing was given for {source:?}"))),
+            None => {
+                Err(Error::new(ErrorKind::Argument, "submit", format!("nothing was given for {source:?}")))
+            }
         }
     }
 }
@@ -291,19 +294,42 @@ fn record(pass: &mut wgpu::ComputePass<'_>, bound: &Bound<'_>, scalars: &[f64]) 
 }
 
 /// Runs `runs[from..]` in one pass until the submission is large enough; where it stopped.
-fn pass(encoder: &mut wgpu::CommandEncoder, runs: &[Bound<'_>], from: usize, scalars: &[f64]) -> usize {
+fn pass(
+    encoder: &mut wgpu::CommandEncoder,
+    runs: &[Bound<'_>],
+    from: usize,
+    scalars: &[f64],
+    stamps: Option<&Stamps>,
+) -> usize {
     let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
     let (mut at, mut ns) = (from, 0);
-    while at < runs.len() && at - from < MOST_DISPATCHES && (at == from || ns + runs[at].run.cost_ns <= MOST_NS) {
+    let stamp = |pass: &mut wgpu::ComputePass<'_>, at: usize| {
+        if let Some(stamps) = stamps {
+            pass.write_timestamp(&stamps.set, at as u32);
+        }
+    };
+    if from == 0 {
+        stamp(&mut pass, 0);
+    }
+    while at < runs.len()
+        && at - from < MOST_DISPATCHES
+        && (at == from || ns + runs[at].run.cost_ns <= MOST_NS)
+    {
         ns += runs[at].run.cost_ns;
         record(&mut pass, &runs[at], scalars);
         at += 1;
+        stamp(&mut pass, at);
     }
     at
 }
 
-/// Submits a prepared plan. Nothing is submitted when it fails.
-pub(crate) fn submit(core: &Arc<Core>, ready: &Ready, args: Args<'_>) -> Result<Ticket> {
+/// Submits a prepared plan, read by the clock if `stamps` are given. Nothing is submitted when it fails.
+pub(crate) fn submit(
+    core: &Arc<Core>,
+    ready: &Ready,
+    args: Args<'_>,
+    stamps: Option<&Stamps>,
+) -> Result<Ticket> {
     core.faults.check("submit")?;
     let given = given(core, ready, args)?;
     let mut line = lock(&core.line);
@@ -336,10 +362,13 @@ pub(crate) fn submit(core: &Arc<Core>, ready: &Ready, args: Args<'_>) -> Result<
             let (_, to, _) = given.find(&work, &core.flag, Source::Work(0, 0), 0)?;
             encoder.copy_buffer_to_buffer(from, *offset, to, 0, upload_bytes);
         }
-        let mut at = pass(&mut encoder, &runs, 0, args.scalars);
+        let mut at = pass(&mut encoder, &runs, 0, args.scalars, stamps);
         while at < runs.len() {
             line.launch(core, std::mem::replace(&mut encoder, core.encoder()));
-            at = pass(&mut encoder, &runs, at, args.scalars);
+            at = pass(&mut encoder, &runs, at, args.scalars, stamps);
+        }
+        if let Some(stamps) = stamps {
+            stamps.resolve(&mut encoder);
         }
         if let Some(buffer) = &flag {
             raise(core, &mut encoder, buffer, line.ticket + 1);

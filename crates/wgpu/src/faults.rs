@@ -65,8 +65,9 @@ impl Faults {
     /// Runs `f` with every error of the device caught, panics included.
     pub(crate) fn scoped<T>(&self, device: &wgpu::Device, op: &str, f: impl FnOnce() -> T) -> Result<T> {
         self.check(op)?;
-        let scopes = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::OutOfMemory]
-            .map(|filter| device.push_error_scope(filter));
+        let scopes =
+            [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::OutOfMemory]
+                .map(|filter| device.push_error_scope(filter));
         let out = catch_unwind(AssertUnwindSafe(f));
         let mut first = None;
         for scope in scopes.into_iter().rev() {
@@ -80,9 +81,11 @@ impl Faults {
         match (out, first) {
             (_, Some(error)) => Err(error),
             (Ok(out), None) => Ok(out),
-            (Err(panic), None) => {
-                Err(Error::new(ErrorKind::Kernel, op, format!("the driver layer panicked: {}", text(&*panic))))
-            }
+            (Err(panic), None) => Err(Error::new(
+                ErrorKind::Kernel,
+                op,
+                format!("the driver layer panicked: {}", text(&*panic)),
+            )),
         }
     }
 }

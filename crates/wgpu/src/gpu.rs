@@ -1,6 +1,5 @@
 //! A device: its parts, how it opens and closes, and its face as a [`Backend`].
 
-use std::any::Any;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +19,7 @@ use crate::heap::Heap;
 use crate::kernels::Kernels;
 use crate::prepare::Ready;
 use crate::staging::Pool;
+use crate::timing::{self, KernelTime};
 use crate::wait::Clock;
 use crate::workspace::Workspace;
 use crate::{encode, pages, prepare, read};
@@ -240,6 +240,26 @@ impl Gpu {
         self.core.device.destroy();
     }
 
+    /// Submits a plan and waits for the time that each of its kernels took: for profiles, since the
+    /// clock is read between kernels.
+    ///
+    /// # Errors
+    /// Those of `submit` and `wait`; `Limit` on a device without such a clock.
+    pub fn profile(
+        &self,
+        prepared: &Arc<dyn Prepared>,
+        args: Args<'_>,
+        timeout: Duration,
+    ) -> Result<Vec<KernelTime>> {
+        timing::profile(&self.core, self.own(prepared)?, args, timeout)
+    }
+
+    fn own<'a>(&self, prepared: &'a Arc<dyn Prepared>) -> Result<&'a Ready> {
+        let ready = prepared.as_any().downcast_ref::<Ready>().filter(|ready| ready.is_of(&self.core));
+        ready
+            .ok_or_else(|| Error::new(ErrorKind::Device, "submit", "the plan was prepared on another device"))
+    }
+
     #[cfg(test)]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
@@ -265,11 +285,7 @@ impl Backend for Gpu {
     }
 
     fn submit(&self, prepared: &Arc<dyn Prepared>, args: Args<'_>) -> Result<Ticket> {
-        let any: &dyn Any = prepared.as_any();
-        match any.downcast_ref::<Ready>() {
-            Some(ready) if ready.is_of(&self.core) => encode::submit(&self.core, ready, args),
-            _ => Err(Error::new(ErrorKind::Device, "submit", "the plan was prepared on another device")),
-        }
+        encode::submit(&self.core, self.own(prepared)?, args, None)
     }
 
     fn wait(&self, ticket: Ticket, timeout: Duration) -> Result<()> {

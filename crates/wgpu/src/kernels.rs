@@ -330,6 +330,9 @@ mod tests {
         assert!(wide.contains("@binding(0) var<storage, read_write> a"));
         assert!(wide.contains("@binding(1) var<storage, read_write> b"));
         assert!(wide.contains("var<storage,read_write> c") && wide.ends_with("array<f32, 4>;"));
-        assert_eq!(widen_access(text, &[false, true, true]), text.replace("var<storage>", "var<storage, read_write>"));
+        assert_eq!(
+            widen_access(text, &[false, true, true]),
+            text.replace("var<storage>", "var<storage, read_write>")
+        );
     }
 }

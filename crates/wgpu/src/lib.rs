@@ -21,11 +21,13 @@ mod pages;
 mod prepare;
 mod read;
 mod staging;
+mod timing;
 mod wait;
 mod workspace;
 
 pub use adapter::{AdapterInfo, adapters, choose};
 pub use gpu::{AllocatorReport, Gpu};
+pub use timing::KernelTime;
 
 #[cfg(test)]
 mod tests;

@@ -102,7 +102,11 @@ pub(crate) fn free(core: &Core, id: BufferId) {
 pub(crate) fn find(core: &Core, op: &str, id: BufferId) -> Result<Range> {
     let pages = lock(&core.pages);
     let (lease, buffer) = pages.find(id).ok_or_else(|| {
-        Error::new(ErrorKind::Stale, op, format!("buffer {:#x} does not exist on this device, or was freed", id.0))
+        Error::new(
+            ErrorKind::Stale,
+            op,
+            format!("buffer {:#x} does not exist on this device, or was freed", id.0),
+        )
     })?;
     Ok(Range { number: lease.page, buffer: buffer.clone(), offset: lease.offset, bytes: lease.bytes })
 }

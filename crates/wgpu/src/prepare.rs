@@ -43,6 +43,8 @@ impl Source {
 /// One dispatch, ready.
 #[derive(Debug)]
 pub(crate) struct Run {
+    /// The plan's step that it belongs to.
+    pub(crate) step: usize,
     pub(crate) kernel: Arc<Kernel>,
     /// What each binding refers to, and its bytes.
     pub(crate) binds: SmallVec<[(Source, u64); 6]>,
@@ -115,16 +117,21 @@ pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>)
     let scratch = lowered.iter().map(|l| l.scratch_bytes as u64).max().unwrap_or(0).next_multiple_of(align);
     let places = workspace::place(plan, scratch, align, core.max_buffer_bytes / align * align)?;
 
-    let mut launches: Vec<(&'static str, Launch)> = Vec::new();
-    for (step, l) in plan.steps.iter().zip(lowered) {
-        let op = step.group.nodes.last().map_or("group", |n| plan.graph.node(*n).op.name());
-        launches.extend(l.launches.into_iter().filter(|l| !l.grid.contains(&0)).map(|l| (op, l)));
-    }
+    let launches: Vec<(usize, Launch)> = lowered
+        .into_iter()
+        .enumerate()
+        .flat_map(|(step, l)| l.launches.into_iter().map(move |launch| (step, launch)))
+        .filter(|(_, launch)| !launch.grid.contains(&0))
+        .collect();
+    let op = |step: usize| {
+        let last = plan.steps[step].group.nodes.last();
+        last.map_or("group", |n| plan.graph.node(*n).op.name())
+    };
     let mut wanted = Vec::with_capacity(launches.len());
     let mut binds = Vec::with_capacity(launches.len());
     let mut raises = false;
-    for (op, launch) in &launches {
-        check(core, op, launch)?;
+    for (step, launch) in &launches {
+        check(core, op(*step), launch)?;
         let sources: SmallVec<[(Source, u64); 6]> = launch
             .bindings
             .iter()
@@ -132,7 +139,8 @@ pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>)
             .collect();
         raises |= sources.iter().any(|(s, _)| *s == Source::Flag);
         // A driver buffer may not be bound `read` and `read_write` in one dispatch.
-        let writes = |class| sources.iter().zip(&launch.bindings).any(|((s, _), b)| b.written && s.class() == class);
+        let writes =
+            |class| sources.iter().zip(&launch.bindings).any(|((s, _), b)| b.written && s.class() == class);
         let written: SmallVec<[bool; 8]> = sources.iter().map(|(s, _)| writes(s.class())).collect();
         wanted.push(Wanted::new(&launch.source, written, launch.params));
         binds.push(sources);
@@ -142,13 +150,14 @@ pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>)
     let mut uniforms = uniforms(core, &launches, &words)?;
 
     let mut runs = Vec::with_capacity(launches.len());
-    for (n, (((_, launch), kernel), binds)) in launches.iter().zip(kernels).zip(binds).enumerate() {
+    for (n, (((step, launch), kernel), binds)) in launches.iter().zip(kernels).zip(binds).enumerate() {
         let first = match launch.params {
             Params::Spilled { fixed } => fixed as usize,
             Params::None | Params::Immediate => 0,
         };
         let scalars = launch.words[first..].iter().enumerate();
         runs.push(Run {
+            step: *step,
             kernel,
             binds,
             uniform: uniforms[n].take(),
@@ -223,7 +232,7 @@ fn words(core: &Core, launch: &Launch) -> Vec<u32> {
 /// Bind groups of the spilled parameters, which lie in one uniform buffer.
 fn uniforms(
     core: &Core,
-    launches: &[(&'static str, Launch)],
+    launches: &[(usize, Launch)],
     words: &[Vec<u32>],
 ) -> Result<Vec<Option<wgpu::BindGroup>>> {
     // The largest alignment of uniform offsets that Vulkan allows a driver to ask for.

@@ -38,7 +38,8 @@ impl Pool {
             }
         }
         // Rounding lets a step whose size varies a little find its buffers again.
-        let size = if bytes <= 32 << 20 { bytes.next_power_of_two() } else { bytes.next_multiple_of(4 << 20) };
+        let size =
+            if bytes <= 32 << 20 { bytes.next_power_of_two() } else { bytes.next_multiple_of(4 << 20) };
         let size = size.min(core.max_buffer_bytes / 8 * 8).max(bytes);
         core.faults.scoped(&core.device, "staging", || {
             core.device.create_buffer(&wgpu::BufferDescriptor {

@@ -135,7 +135,8 @@ pub(crate) fn reserve(core: &Core, serial: u64, needs: &[u64]) -> Result<()> {
                 Ok(buffer) => work.buffers[n] = Some((core.number(), buffer)),
                 Err(error) => {
                     if let Some(bytes) = keep {
-                        work.buffers[n] = pages::create(core, "prepare", bytes).ok().map(|b| (core.number(), b));
+                        work.buffers[n] =
+                            pages::create(core, "prepare", bytes).ok().map(|b| (core.number(), b));
                     }
                     return Err(error);
                 }

@@ -244,9 +244,7 @@ impl Builder<'_, '_> {
     /// A movement node under an index: its operand and the index to that.
     fn moved(&mut self, id: NodeId, index: &Index) -> (Val, Index) {
         let node = self.cut.graph.node(id);
-        if !node.after.is_empty() {
-            self.draft.group.nodes.push(id);
-        }
+        self.draft.group.nodes.push(id);
         let start = match node.op {
             Op::SliceAt { .. } => self.scalar(node.inputs[1]),
             _ => 0,

@@ -258,6 +258,12 @@ impl<'a> Cut<'a> {
                     self.force(val);
                 }
             }
+            Op::Concat { .. } if self.is_anchor(id) && Cut::packed(node.outs[0].dtype) => {
+                for v in &node.inputs {
+                    let val = self.canon(*v);
+                    self.force(val);
+                }
+            }
             Op::SliceAssign(_) if self.is_anchor(id) => {
                 let base = self.canon(node.inputs[0]);
                 self.force(base);
@@ -409,6 +415,9 @@ impl<'a> Cut<'a> {
                 continue;
             }
             let inlined = self.inlined(id as NodeId);
+            if matches!(op, Op::Concat { .. }) && self.is_anchor(id as NodeId) {
+                continue; // A kernel for each part.
+            }
             let room = most_loads - usize::from(matches!(op, Op::SliceAssign(_) | Op::SliceAssignAt { .. }));
             loop {
                 let mut all = Closure::default();

@@ -359,7 +359,11 @@ impl Layout<'_, '_> {
         let loc = Loc::Leaf(leaf);
         let holds = self.leaf_holds[leaf as usize];
         let taken = self.homes.contains(&Some(Home::InPlace(leaf)));
-        let same = self.c.bytes(Val::of(*node)) == self.c.bytes(s.val);
+        let exact = |val: Val| {
+            let out = self.c.graph.out(val);
+            out.shape.elems() * out.dtype.bytes()
+        };
+        let same = exact(Val::of(*node)) == exact(s.val);
         let free = self.dies_here(holds, unit, item) && !self.owner.contains_key(&holds);
         let fits = if base.is_some_and(|b| self.locs.get(&b) == Some(&loc)) {
             !group.operands.contains(&holds)
@@ -381,7 +385,7 @@ impl Layout<'_, '_> {
 }
 
 /// Whether the group reads `val` only at the element of the invocation's own outer coordinates.
-fn reads_in_place(group: &Group, val: Val) -> bool {
+pub(crate) fn reads_in_place(group: &Group, val: Val) -> bool {
     let Some(operand) = group.operands.iter().position(|v| *v == val) else { return true };
     let operand = operand as u16;
     match group.kind {

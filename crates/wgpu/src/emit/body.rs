@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use wgrad_graph::{Binary, Body, DType, Expr, ExprId, IndexId, Result, Unary, bail};
+use wgrad_graph::{Binary, Body, DType, Expr, ExprId, IndexId, Result, Store, Unary, bail};
 
 use super::index::Element;
 use super::kernel::{Kernel, wgsl_type};
@@ -119,6 +119,22 @@ impl<'p, 'a> Printer<'p, 'a> {
             }
         }
         Ok(self.names[&id].clone())
+    }
+
+    /// Writes every store at this point. All values come first: a store may lie in the place of an
+    /// operand that a later one reads.
+    ///
+    /// # Errors
+    /// See [`Printer::expr`].
+    pub(super) fn stores(&mut self, stores: &[Store]) -> Result<()> {
+        let mut lines = String::new();
+        for (s, store) in stores.iter().enumerate() {
+            let value = self.expr(store.x)?;
+            let element = self.element(store.index)?;
+            lines.push_str(&self.k.store(s, &element.at, &value));
+        }
+        self.out.push_str(&lines);
+        Ok(())
     }
 
     /// The names of everything printed so far, for points within this one's scope.

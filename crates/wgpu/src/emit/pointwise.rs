@@ -112,12 +112,7 @@ impl<'a> Points<'a> {
         let none = HashMap::new();
         let space = Space { linear: Some(linear.to_owned()), coords, rank: group.outer().len() };
         let mut p = Printer::new(k, &group.body, space, accs, &none, "p");
-        for (s, store) in group.stores.iter().enumerate() {
-            let value = p.expr(store.x)?;
-            let element = p.element(store.index)?;
-            let text = p.k.store(s, &element.at, &value);
-            p.out.push_str(&text);
-        }
+        p.stores(&group.stores)?;
         Ok(p.out)
     }
 
@@ -205,16 +200,18 @@ impl<'a> Points<'a> {
             });
             let space = Space { linear: Some(here.clone()), coords, rank };
             let mut p = Printer::new(k, body, space, &site.accs[lane], &ready, "p");
+            // All values first: a store may lie in the place of an operand that a later one reads.
+            let mut own = String::new();
             for (s, store) in group.stores.iter().enumerate() {
                 let value = p.expr(store.x)?;
                 if places[s].is_some() {
                     p.line(&format!("s{s}_{lane} = {value};"));
                 } else {
                     let element = p.element(store.index)?;
-                    let text = p.k.store(s, &element.at, &value);
-                    p.out.push_str(&text);
+                    own.push_str(&p.k.store(s, &element.at, &value));
                 }
             }
+            p.out.push_str(&own);
             let text = p.out;
             out.push_str(&format!("{{\nlet {here} = {} + {lane}u;\n{turn}", site.first));
             match &total {

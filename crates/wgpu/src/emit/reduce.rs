@@ -293,12 +293,7 @@ impl<'a> Reduction<'a> {
         let none = HashMap::new();
         let space = Space { linear: Some("o".to_owned()), coords: None, rank: self.outer() };
         let mut p = Printer::new(k, &group.body, space, &names, &none, "e");
-        for (s, store) in group.stores.iter().enumerate() {
-            let value = p.expr(store.x)?;
-            let element = p.element(store.index)?;
-            let line = p.k.store(s, &element.at, &value);
-            p.out.push_str(&line);
-        }
+        p.stores(&group.stores)?;
         text.push_str(&p.out);
         Ok(text)
     }

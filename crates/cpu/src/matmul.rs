@@ -1,0 +1,244 @@
+//! Products of matrices, then the epilogue. Which loop computes a product, and so the order of its
+//! sums, depends on sizes alone, never on strides: a transposed view and its copy give equal bits.
+
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use rayon::prelude::*;
+use wgrad_graph::{DType, Group, Kind, View};
+
+use crate::gemm::{Mat, product};
+use crate::machine::Operand;
+
+/// Multiply-adds below which one thread is faster than several.
+const PARALLEL_MACS: usize = 1 << 19;
+/// Lanes of a dot product.
+const LANES: usize = 32;
+/// Elements of a product up to which `gemm` would take another order of sums for some layouts.
+const SMALL: usize = 256;
+
+/// A compiled product of matrices.
+#[derive(Debug)]
+pub(crate) struct Product {
+    pub(crate) dtype: DType,
+    pub(crate) a: Side,
+    pub(crate) b: Side,
+    batch: Vec<usize>,
+    sizes: (usize, usize, usize),
+}
+
+/// Where one operand lies: its number, and its view over `[batch.., m, n, k]`.
+#[derive(Debug)]
+pub(crate) struct Side {
+    pub(crate) operand: usize,
+    view: View,
+}
+
+/// A number of a matrix.
+trait Float: Pod + Default + Send + Sync + std::ops::Mul<Output = Self> + std::ops::AddAssign {
+    const ONE: Self;
+}
+impl Float for f32 {
+    const ONE: f32 = 1.0;
+}
+impl Float for f64 {
+    const ONE: f64 = 1.0;
+}
+
+impl Product {
+    pub(crate) fn new(group: &Group, dtype: DType) -> Option<Product> {
+        let Kind::MatMul { a, b } = group.kind else { return None };
+        let rank = group.dims.len();
+        let side = |(operand, index): (u16, u16)| Side {
+            operand: usize::from(operand),
+            view: group.body.indices[usize::from(index)].views[0].clone(),
+        };
+        Some(Product {
+            dtype,
+            a: side(a),
+            b: side(b),
+            batch: group.dims[..rank - 3].to_vec(),
+            sizes: (group.dims[rank - 3], group.dims[rank - 2], group.dims[rank - 1]),
+        })
+    }
+
+    /// Elements of one product.
+    pub(crate) fn elems(&self) -> usize {
+        self.sizes.0 * self.sizes.1
+    }
+
+    /// Whether threads share the batch rather than each product.
+    pub(crate) fn by_batch(&self) -> bool {
+        let count: usize = self.batch.iter().product();
+        let (m, n, k) = self.sizes;
+        count >= rayon::current_num_threads() && count > 1 && count * m * n * k >= PARALLEL_MACS
+    }
+
+    /// Products `first, first + 1, ..` of the batch into `y`.
+    pub(crate) fn run(&self, a: Operand<'_>, b: Operand<'_>, first: usize, y: &mut [u8], parallel: bool) {
+        let (Operand::Bytes { bytes: a, .. }, Operand::Bytes { bytes: b, .. }) = (a, b) else {
+            unreachable!("factors are never written in place")
+        };
+        match self.dtype {
+            DType::F64 => self.batches::<f64>(cast_slice(a), cast_slice(b), first, cast_slice_mut(y), parallel),
+            _ => self.batches::<f32>(cast_slice(a), cast_slice(b), first, cast_slice_mut(y), parallel),
+        }
+    }
+
+    fn batches<T: Float>(&self, a: &[T], b: &[T], first: usize, y: &mut [T], parallel: bool) {
+        let (m, n, k) = self.sizes;
+        let rank = self.batch.len();
+        if m * n == 0 {
+            return;
+        }
+        let parallel = parallel && m * n * k >= PARALLEL_MACS;
+        for (i, y) in y.chunks_exact_mut(m * n).enumerate() {
+            let start = |side: &Side| {
+                let mut rest = first + i;
+                let mut at = side.view.offset;
+                for (axis, size) in self.batch.iter().enumerate().rev() {
+                    at += (rest % size) as i64 * side.view.strides[axis];
+                    rest /= size;
+                }
+                at as usize
+            };
+            let (av, bv) = (&self.a.view.strides, &self.b.view.strides);
+            let a = Mat { data: a, start: start(&self.a), rows: av[rank], cols: av[rank + 2] };
+            let b = Mat { data: b, start: start(&self.b), rows: bv[rank + 2], cols: bv[rank + 1] };
+            match (m, n, k) {
+                (_, _, 0) => y.fill(T::default()),
+                (_, _, 1 | 2) => outer(k, n, a, b, y),
+                (1, ..) => dots(k, Mat { rows: b.cols, cols: b.rows, ..b }, a.data, (a.start, a.cols), y, parallel),
+                (_, 1, _) => dots(k, a, b.data, (b.start, b.rows), y, parallel),
+                _ if m * n <= SMALL && a.cols == 1 && b.rows == 1 => {
+                    let b: Vec<T> = (0..k * n).map(|i| at(&b, i / n, i % n)).collect();
+                    let b = Mat { data: &b, start: 0, rows: n as i64, cols: 1 };
+                    product((m, n, k), a, b, y, T::ONE, false);
+                }
+                _ => product((m, n, k), a, b, y, T::ONE, parallel),
+            }
+        }
+    }
+}
+
+fn at<T: Copy>(x: &Mat<'_, T>, i: usize, j: usize) -> T {
+    x.data[(x.start as i64 + i as i64 * x.rows + j as i64 * x.cols) as usize]
+}
+
+/// Products of `k` = 1 or 2 terms.
+fn outer<T: Float>(k: usize, n: usize, a: Mat<'_, T>, b: Mat<'_, T>, y: &mut [T]) {
+    let row = |l: usize| (0..n).map(|j| at(&b, l, j)).collect::<Vec<T>>();
+    let (first, second) = (row(0), row(k - 1));
+    for (i, y) in y.chunks_exact_mut(n).enumerate() {
+        let (x, w) = (at(&a, i, 0), at(&a, i, k - 1));
+        y.iter_mut().zip(&first).for_each(|(y, b)| *y = x * *b);
+        if k == 2 {
+            y.iter_mut().zip(&second).for_each(|(y, b)| *y += w * *b);
+        }
+    }
+}
+
+/// `y[i] = sum over j of a[i, j] x[j]`: position `j` goes to lane `j % LANES`, lanes fold by halves.
+fn dots<T: Float>(
+    k: usize,
+    a: Mat<'_, T>,
+    x: &[T],
+    (start, stride): (usize, i64),
+    y: &mut [T],
+    parallel: bool,
+) {
+    let packed: Vec<T>;
+    let x = if stride == 1 {
+        &x[start..start + k]
+    } else {
+        packed = (0..k).map(|j| x[(start as i64 + j as i64 * stride) as usize]).collect();
+        &packed
+    };
+    let rows = |first: usize, y: &mut [T]| {
+        let a = Mat { start: (a.start as i64 + first as i64 * a.rows) as usize, ..a };
+        pulp::Arch::new().dispatch(Dots { a, x, y });
+    };
+    match parallel {
+        false => rows(0, y),
+        true => {
+            let step = y.len().div_ceil(rayon::current_num_threads() * 4).next_multiple_of(64);
+            y.par_chunks_mut(step).enumerate().for_each(|(i, y)| rows(i * step, y));
+        }
+    }
+}
+
+struct Dots<'a, T> {
+    a: Mat<'a, T>,
+    x: &'a [T],
+    y: &'a mut [T],
+}
+
+impl<T: Float> pulp::WithSimd for Dots<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let Dots { a, x, y } = self;
+        if a.rows == 1 && y.len() > 1 {
+            down(a, x, y);
+        } else {
+            along(a, x, y);
+        }
+    }
+}
+
+/// Rows contiguous, or gathered first.
+#[inline(always)]
+fn along<T: Float>(a: Mat<'_, T>, x: &[T], y: &mut [T]) {
+    let mut gathered = Vec::new();
+    for (i, y) in y.iter_mut().enumerate() {
+        let row = if a.cols == 1 {
+            &a.data[(a.start as i64 + i as i64 * a.rows) as usize..][..x.len()]
+        } else {
+            gathered.clear();
+            gathered.extend((0..x.len()).map(|j| at(&a, i, j)));
+            &gathered
+        };
+        let mut lanes = [T::default(); LANES];
+        let (rows, rest) = row.as_chunks::<LANES>();
+        let (xs, x_rest) = x.as_chunks::<LANES>();
+        for (a, x) in rows.iter().zip(xs) {
+            for l in 0..LANES {
+                lanes[l] += a[l] * x[l];
+            }
+        }
+        for ((lane, a), x) in lanes.iter_mut().zip(rest).zip(x_rest) {
+            *lane += *a * *x;
+        }
+        let mut half = LANES;
+        while half > 1 {
+            half /= 2;
+            let (low, high) = lanes.split_at_mut(half);
+            low.iter_mut().zip(high).for_each(|(l, h)| *l += *h);
+        }
+        *y = lanes[0];
+    }
+}
+
+/// Columns contiguous: the same lanes, for a block of rows at once.
+#[inline(always)]
+fn down<T: Float>(a: Mat<'_, T>, x: &[T], y: &mut [T]) {
+    const WIDTH: usize = 64;
+    for (block, y) in y.chunks_mut(WIDTH).enumerate() {
+        let mut lanes = [[T::default(); WIDTH]; LANES];
+        for (j, x) in x.iter().enumerate() {
+            let from = (a.start as i64 + j as i64 * a.cols) as usize + block * WIDTH;
+            let column = &a.data[from..from + y.len()];
+            match <&[T; WIDTH]>::try_from(column) {
+                Ok(column) => lanes[j % LANES].iter_mut().zip(column).for_each(|(l, a)| *l += *a * *x),
+                Err(_) => lanes[j % LANES].iter_mut().zip(column).for_each(|(l, a)| *l += *a * *x),
+            }
+        }
+        let mut half = LANES;
+        while half > 1 {
+            half /= 2;
+            let (low, high) = lanes.split_at_mut(half);
+            for (low, high) in low.iter_mut().zip(high) {
+                low.iter_mut().zip(high).for_each(|(l, h)| *l += *h);
+            }
+        }
+        y.copy_from_slice(&lanes[0][..y.len()]);
+    }
+}

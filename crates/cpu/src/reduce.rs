@@ -1,0 +1,346 @@
+//! Reductions: a program over the whole space feeds accumulators, by rows (reduced axes innermost) or
+//! by columns (the last outer axis innermost), whichever way memory lies.
+
+use rayon::prelude::*;
+use wgrad_graph::{AccKind, DType, Expr, Group};
+
+use crate::fold::{self, CHUNK};
+use crate::machine::{Env, Machine};
+use crate::memory::Block;
+use crate::program::{BLOCK, Program, Space};
+use crate::tail;
+
+/// Columns from which rows are taken one by one; narrower ones are taken as one flat run.
+const WIDE: usize = 256;
+
+/// A compiled reduction, up to its accumulators.
+#[derive(Debug)]
+pub(crate) struct Reduction {
+    head: Program,
+    accs: Vec<(AccKind, DType)>,
+    /// Outer elements before the innermost outer axis, where columns are taken; else all.
+    pre: usize,
+    /// Size of the innermost outer axis, where columns are taken; else 1.
+    width: usize,
+    reduced: usize,
+}
+
+/// The values of one accumulator; for the index of an extreme, also the extremes.
+struct Acc<'a> {
+    bytes: &'a mut [u8],
+    extremes: &'a mut [f64],
+}
+
+impl Reduction {
+    pub(crate) fn new(group: &Group) -> Reduction {
+        let rank = group.dims.len();
+        let outer_rank = group.outer().len();
+        let roots: Vec<_> = group.accs.iter().map(|a| a.x).collect();
+        let columns = outer_rank > 0 && group.dims[outer_rank - 1] > 1 && prefers_columns(group);
+        let mut order: Vec<usize> = (0..rank).collect();
+        if columns {
+            let inner = order.remove(outer_rank - 1);
+            order.push(inner);
+        }
+        let space = Space { dims: &group.dims, order: &order, accs: usize::MAX };
+        let head = Program::new(&group.body, &roots, &[], &space);
+        let outer: usize = group.outer().iter().product();
+        let width = if columns { group.dims[outer_rank - 1] } else { 1 };
+        Reduction {
+            accs: group.accs.iter().map(|a| (a.kind, group.body.exprs[a.x as usize].1)).collect(),
+            head,
+            pre: outer / width.max(1),
+            width,
+            reduced: group.dims[outer_rank..].iter().product(),
+        }
+    }
+
+    pub(crate) fn head(&self) -> &Program {
+        &self.head
+    }
+
+    fn chunks(&self) -> usize {
+        self.reduced.div_ceil(CHUNK).max(1)
+    }
+
+    /// The accumulators over the outer space, each in memory that `take` gives.
+    pub(crate) fn run(&self, env: Env<'_>, take: &mut dyn FnMut(usize) -> Block) -> Vec<Block> {
+        let outer = self.pre * self.width;
+        let partial = outer * self.chunks();
+        let size = |(kind, dtype): &(AccKind, DType)| match kind {
+            AccKind::Reduce(_) => dtype.bytes(),
+            AccKind::Arg { .. } => 4,
+        };
+        let mut blocks: Vec<Block> = self.accs.iter().map(|acc| take(partial * size(acc))).collect();
+        let args = |kind: &AccKind| if let AccKind::Arg { .. } = kind { partial } else { 0 };
+        let mut extremes: Vec<Vec<f64>> = self.accs.iter().map(|(k, _)| vec![0.0; args(k)]).collect();
+
+        // A unit is what is accumulated at once; units follow each other as their results do.
+        let block = if self.width >= WIDE { BLOCK } else { self.width };
+        let in_row = self.width.div_ceil(block.max(1));
+        let units = self.pre * self.chunks() * in_row;
+        let at = |unit: usize| (unit / in_row) * self.width + (unit % in_row) * block;
+        let mut rest: Vec<Acc<'_>> = blocks
+            .iter_mut()
+            .zip(&mut extremes)
+            .map(|(b, e)| Acc { bytes: b.bytes_mut(), extremes: e })
+            .collect();
+        let mut tasks = Vec::new();
+        for range in tail::cuts(units, 1, tail::parts(self.head.work())) {
+            let elems = at(range.end) - at(range.start);
+            let mut own = Vec::with_capacity(rest.len());
+            for (acc, spec) in rest.iter_mut().zip(&self.accs) {
+                let (bytes, after) = std::mem::take(&mut acc.bytes).split_at_mut(elems * size(spec));
+                let (ext, ext_after) =
+                    std::mem::take(&mut acc.extremes).split_at_mut(elems.min(args(&spec.0)));
+                *acc = Acc { bytes: after, extremes: ext_after };
+                own.push(Acc { bytes, extremes: ext });
+            }
+            tasks.push((range, own));
+        }
+        let work = |(range, mut accs): (std::ops::Range<usize>, Vec<Acc<'_>>)| {
+            let mut machine = Machine::new(&self.head, env, &mut []);
+            machine.fill_uniforms(BLOCK);
+            if self.width == 1 {
+                self.rows(&mut machine, range, &mut accs);
+            } else {
+                let first = at(range.start);
+                let lanes = fold::lanes(self.reduced) * block;
+                let mut state: Vec<Block> =
+                    self.accs.iter().map(|(_, d)| Block::new(lanes * d.bytes())).collect();
+                for unit in range {
+                    let (row, from) = (unit / in_row, unit % in_row * block);
+                    let width = block.min(self.width - from);
+                    let to = at(unit) - first;
+                    self.columns(&mut machine, (row, from, width), to, &mut state, &mut accs);
+                }
+            }
+        };
+        match tasks.len() {
+            0 | 1 => tasks.into_iter().for_each(work),
+            _ => tasks.into_par_iter().for_each(work),
+        }
+        self.combine(&mut blocks, &mut extremes);
+        blocks
+    }
+
+    /// Units of rows: chunk `unit % chunks` of outer element `unit / chunks`.
+    fn rows(&self, machine: &mut Machine<'_, '_>, units: std::ops::Range<usize>, accs: &mut [Acc<'_>]) {
+        let (r, chunks) = (self.reduced, self.chunks());
+        if r <= BLOCK && r > 0 {
+            let at_once = BLOCK / r;
+            for first in units.clone().step_by(at_once) {
+                let count = at_once.min(units.end - first);
+                let len = count * r;
+                machine.block(first * r, len);
+                let to = first - units.start;
+                for (i, ((kind, dtype), acc)) in self.accs.iter().zip(&mut *accs).enumerate() {
+                    let x = machine.root(i, len);
+                    match *kind {
+                        AccKind::Reduce(kind) => {
+                            let size = dtype.bytes();
+                            fold::rows(kind, *dtype, x, r, &mut acc.bytes[to * size..(to + count) * size]);
+                        }
+                        AccKind::Arg { max } => {
+                            for (j, x) in x.chunks_exact(r * dtype.bytes()).enumerate() {
+                                start(max, acc, to + j, 1);
+                                argument(max, *dtype, x, 0, 1, acc, to + j);
+                            }
+                        }
+                    }
+                }
+            }
+            return;
+        }
+        let mut lanes: Vec<Block> = self.accs.iter().map(|(_, d)| Block::new(fold::LANES * d.bytes())).collect();
+        for unit in units.clone() {
+            let (o, c, to) = (unit / chunks, unit % chunks, unit - units.start);
+            let (from, end) = (c * CHUNK, r.min((c + 1) * CHUNK));
+            self.clear(&mut lanes, accs, fold::LANES, to, 1);
+            for n in (from..end).step_by(BLOCK) {
+                let len = BLOCK.min(end - n);
+                machine.block(o * r + n, len);
+                for (i, ((kind, dtype), acc)) in self.accs.iter().zip(&mut *accs).enumerate() {
+                    let x = machine.root(i, len);
+                    match *kind {
+                        AccKind::Reduce(kind) => fold::wrap(kind, *dtype, lanes[i].bytes_mut(), x, 0),
+                        AccKind::Arg { max } => argument(max, *dtype, x, n, 1, acc, to),
+                    }
+                }
+            }
+            self.finish(&mut lanes, accs, fold::LANES, to, 1);
+        }
+    }
+
+    /// Columns `from..from + width` of row `row`, which is a chunk of an outer element.
+    fn columns(
+        &self,
+        machine: &mut Machine<'_, '_>,
+        (row, from, width): (usize, usize, usize),
+        to: usize,
+        state: &mut [Block],
+        accs: &mut [Acc<'_>],
+    ) {
+        let (r, chunks) = (self.reduced, self.chunks());
+        let (p, c) = (row / chunks, row % chunks);
+        let first = c * CHUNK;
+        let count = r.min(first + CHUNK) - first;
+        let lanes = fold::lanes(r);
+        self.clear(state, accs, lanes, to, width);
+        let start = (p * r + first) * self.width;
+        let mut take = |n: usize, len: usize, row: usize, phase: usize| {
+            machine.block(start + n, len);
+            for (i, ((kind, dtype), acc)) in self.accs.iter().zip(&mut *accs).enumerate() {
+                let x = machine.root(i, len);
+                match *kind {
+                    AccKind::Reduce(kind) => {
+                        let state = &mut state[i].bytes_mut()[..lanes * width * dtype.bytes()];
+                        fold::wrap(kind, *dtype, state, x, phase);
+                    }
+                    // Columns of extremes are taken row by row, whatever their width.
+                    AccKind::Arg { max } => argument(max, *dtype, x, first + row, width, acc, to),
+                }
+            }
+        };
+        let by_rows = self.accs.iter().any(|(kind, _)| matches!(kind, AccKind::Arg { .. }));
+        if by_rows {
+            for row in 0..count {
+                take(row * self.width + from, width, row, row % lanes * width);
+            }
+        } else if self.width >= WIDE {
+            // Lane by lane, so that one row of accumulators stays in the first cache.
+            for lane in 0..lanes {
+                for row in (lane..count).step_by(lanes) {
+                    take(row * self.width + from, width, row, lane * width);
+                }
+            }
+        } else {
+            let len = count * width;
+            for n in (0..len).step_by(BLOCK) {
+                take(n, BLOCK.min(len - n), 0, n % (lanes * width));
+            }
+        }
+        self.finish(state, accs, lanes, to, width);
+    }
+
+    fn clear(&self, state: &mut [Block], accs: &mut [Acc<'_>], lanes: usize, to: usize, width: usize) {
+        for (i, (kind, dtype)) in self.accs.iter().enumerate() {
+            match *kind {
+                AccKind::Reduce(kind) => {
+                    fold::clear(kind, *dtype, &mut state[i].bytes_mut()[..lanes * width * dtype.bytes()]);
+                }
+                AccKind::Arg { max } => start(max, &mut accs[i], to, width),
+            }
+        }
+    }
+
+    fn finish(&self, state: &mut [Block], accs: &mut [Acc<'_>], lanes: usize, to: usize, width: usize) {
+        for (i, (kind, dtype)) in self.accs.iter().enumerate() {
+            if let AccKind::Reduce(kind) = *kind {
+                let (state, bytes) = (state[i].bytes_mut(), width * dtype.bytes());
+                let used = lanes * bytes;
+                fold::halves(kind, *dtype, &mut state[..used], width);
+                accs[i].bytes[to * dtype.bytes()..][..bytes].copy_from_slice(&state[..bytes]);
+            }
+        }
+    }
+
+    /// Folds the chunks of each outer element and moves the results together.
+    fn combine(&self, blocks: &mut [Block], extremes: &mut [Vec<f64>]) {
+        let (chunks, width) = (self.chunks(), self.width);
+        if chunks == 1 {
+            return;
+        }
+        for (i, (kind, dtype)) in self.accs.iter().enumerate() {
+            let bytes = blocks[i].bytes_mut();
+            match *kind {
+                AccKind::Reduce(kind) => {
+                    let row = width * dtype.bytes();
+                    for p in 0..self.pre {
+                        let at = p * chunks * row;
+                        fold::pairs(kind, *dtype, &mut bytes[at..at + chunks * row], chunks, width);
+                        bytes.copy_within(at..at + row, p * row);
+                    }
+                }
+                AccKind::Arg { max } => {
+                    let found: &mut [i32] = bytemuck::cast_slice_mut(bytes);
+                    for p in 0..self.pre {
+                        for j in 0..width {
+                            let at = |c: usize| (p * chunks + c) * width + j;
+                            let best = (1..chunks).fold(0, |best, c| {
+                                let (now, so_far) = (extremes[i][at(c)], extremes[i][at(best)]);
+                                if is_ahead(max, now, so_far) { c } else { best }
+                            });
+                            found[p * width + j] = found[at(best)];
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether `now` comes before `so_far`, which was met earlier; NaN wins.
+fn is_ahead(max: bool, now: f64, so_far: f64) -> bool {
+    !so_far.is_nan() && (now.is_nan() || if max { now > so_far } else { now < so_far })
+}
+
+/// Nothing seen yet: index -1.
+fn start(max: bool, acc: &mut Acc<'_>, to: usize, width: usize) {
+    let found: &mut [i32] = bytemuck::cast_slice_mut(acc.bytes);
+    found[to..to + width].fill(-1);
+    acc.extremes[to..to + width].fill(if max { f64::NEG_INFINITY } else { f64::INFINITY });
+}
+
+/// Takes elements `index, index + 1, ..` of one row (`width` 1), or element `index` of each column.
+fn argument(
+    max: bool,
+    dtype: DType,
+    x: &[u8],
+    index: usize,
+    width: usize,
+    acc: &mut Acc<'_>,
+    to: usize,
+) {
+    fn go<T: Copy + Into<f64>>(
+        x: &[T],
+        (max, index, width): (bool, usize, usize),
+        found: &mut [i32],
+        extremes: &mut [f64],
+    ) {
+        for (i, x) in x.iter().enumerate() {
+            let (j, at) = if width == 1 { (0, index + i) } else { (i, index) };
+            let x: f64 = (*x).into();
+            if found[j] < 0 || is_ahead(max, x, extremes[j]) {
+                (found[j], extremes[j]) = (at as i32, x);
+            }
+        }
+    }
+    let found: &mut [i32] = bytemuck::cast_slice_mut(acc.bytes);
+    let (found, extremes) = (&mut found[to..to + width], &mut acc.extremes[to..to + width]);
+    let how = (max, index, width);
+    match dtype {
+        DType::F32 => go::<f32>(bytemuck::cast_slice(x), how, found, extremes),
+        DType::F64 => go::<f64>(bytemuck::cast_slice(x), how, found, extremes),
+        DType::I32 => go::<i32>(bytemuck::cast_slice(x), how, found, extremes),
+        DType::U32 => go::<u32>(bytemuck::cast_slice(x), how, found, extremes),
+        DType::Bool | DType::U8 => unreachable!("not reduced, checked when recorded"),
+    }
+}
+
+/// Whether more loads run along the last outer axis than along the last reduced one.
+fn prefers_columns(group: &Group) -> bool {
+    let (outer, rank) = (group.outer().len(), group.dims.len());
+    let (mut rows, mut columns) = (0usize, 0usize);
+    for (expr, _) in &group.body.exprs {
+        let (Expr::Load { index, .. } | Expr::Gather { index, .. }) = expr else { continue };
+        let view = &group.body.indices[usize::from(*index)].views[0];
+        if view.dims.len() != rank || rank == outer {
+            continue;
+        }
+        let along = |axis: usize| view.strides[axis].unsigned_abs() == 1 && view.dims[axis] > 1;
+        rows += usize::from(along(rank - 1));
+        columns += usize::from(along(outer - 1));
+    }
+    columns > rows
+}

@@ -1,0 +1,156 @@
+//! Scatter-add: every thread owns a part of the output's memory, scans all values in order, and adds
+//! those that fall into its part; so each element receives its terms in ascending order.
+
+use rayon::prelude::*;
+use wgrad_graph::{DType, Group, Kind};
+
+use crate::access::Access;
+use crate::machine::{Flag, Operand, integer};
+use crate::tail;
+
+/// A compiled scatter-add. Accesses iterate over `[i, columns..]`.
+#[derive(Debug)]
+pub(crate) struct Scatter {
+    at: (usize, Access),
+    at_dtype: DType,
+    src: (usize, Access),
+    to: Access,
+    dtype: DType,
+    stride: i64,
+    size: usize,
+    /// Sizes of the scattered axis of the values and of the columns.
+    count: usize,
+    columns: usize,
+    /// Positions in `[columns.., i]` order, for messages about the first index out of range.
+    elems: usize,
+}
+
+/// Addition where the values arrive.
+trait Add: bytemuck::Pod + Send + Sync {
+    fn plus(self, x: Self) -> Self;
+}
+macro_rules! adds {
+    ($($t:ty: $f:expr;)*) => {$(
+        impl Add for $t {
+            #[inline(always)]
+            fn plus(self, x: $t) -> $t {
+                $f(self, x)
+            }
+        }
+    )*};
+}
+adds! {
+    f32: |a, b| a + b;
+    f64: |a, b| a + b;
+    i32: i32::wrapping_add;
+    u32: u32::wrapping_add;
+}
+
+impl Scatter {
+    pub(crate) fn new(group: &Group, at_dtype: DType, dtype: DType) -> Option<Scatter> {
+        let Kind::ScatterAdd { at, src, stride, size } = group.kind else { return None };
+        let rank = group.dims.len();
+        let mut order: Vec<usize> = (0..rank - 1).collect();
+        order.insert(0, rank - 1);
+        let index = |i: u16| &group.body.indices[usize::from(i)];
+        let columns: usize = group.outer().iter().product();
+        Some(Scatter {
+            at: (usize::from(at.0), Access::new(index(at.1), Some(&order))),
+            at_dtype,
+            src: (usize::from(src.0), Access::new(index(src.1), Some(&order))),
+            to: Access::new(index(group.stores[0].index), None),
+            dtype,
+            stride,
+            size,
+            count: group.dims[rank - 1],
+            columns,
+            elems: columns * group.dims[rank - 1],
+        })
+    }
+
+    pub(crate) fn run(&self, operands: &[Operand<'_>], scalars: &[f64], flag: &Flag, out: &mut [u8]) {
+        let Operand::Bytes { bytes: at, .. } = operands[self.at.0] else { unreachable!("not in place") };
+        let Operand::Bytes { bytes: src, .. } = operands[self.src.0] else { unreachable!("not in place") };
+        match self.dtype {
+            DType::F32 => self.typed::<f32>(at, src, scalars, flag, out),
+            DType::F64 => self.typed::<f64>(at, src, scalars, flag, out),
+            DType::I32 => self.typed::<i32>(at, src, scalars, flag, out),
+            DType::U32 => self.typed::<u32>(at, src, scalars, flag, out),
+            DType::Bool | DType::U8 => unreachable!("not added, checked when recorded"),
+        }
+    }
+
+    fn typed<T: Add>(&self, at: &[u8], src: &[u8], scalars: &[f64], flag: &Flag, out: &mut [u8]) {
+        let src: &[T] = bytemuck::cast_slice(src);
+        let out: &mut [T] = bytemuck::cast_slice_mut(out);
+        let step = out.len().div_ceil(tail::parts(self.elems).min(rayon::current_num_threads())).max(1);
+        let part = |(i, out): (usize, &mut [T])| {
+            out.fill(T::zeroed());
+            let first = (i * step) as i64;
+            self.part(at, src, scalars, (i == 0).then_some(flag), first, out);
+        };
+        if step >= out.len() {
+            part((0, out));
+        } else {
+            out.par_chunks_mut(step).enumerate().for_each(part);
+        }
+    }
+
+    /// Adds what falls into `out`, whose first element is element `first` of the value.
+    fn part<T: Add>(
+        &self,
+        at: &[u8],
+        src: &[T],
+        scalars: &[f64],
+        flag: Option<&Flag>,
+        first: i64,
+        out: &mut [T],
+    ) {
+        let end = first + out.len() as i64;
+        for i in 0..self.count {
+            let n = i * self.columns;
+            // The columns in pieces along which positions, values and targets advance evenly.
+            self.to.walk(scalars, 0, self.columns, &mut |pos, to, to_step, len| {
+                let Some(to) = to else { return };
+                self.at.1.walk(scalars, n + pos, len, &mut |sub, index, index_step, len| {
+                    let Some(index) = index else { return };
+                    self.src.1.walk(scalars, n + pos + sub, len, &mut |deep, value, step, len| {
+                        let Some(value) = value else { return };
+                        let to = to + (sub + deep) as i64 * to_step;
+                        let index = index + deep as i64 * index_step;
+                        let read = |j: usize| integer(at, self.at_dtype, (index + j as i64 * index_step) as usize);
+                        let inside = |v: i64, j: usize| {
+                            let inside = (0..self.size as i64).contains(&v);
+                            if let (false, Some(flag)) = (inside, flag) {
+                                flag.raise(n + pos + sub + deep + j, v, self.size);
+                            }
+                            inside
+                        };
+                        if index_step == 0 && step == 1 && to_step == 1 {
+                            let v = read(0);
+                            if inside(v, 0) {
+                                let to = to + v * self.stride;
+                                let (lo, hi) = (to.max(first), (to + len as i64).min(end));
+                                if lo < hi {
+                                    let value = (value + lo - to) as usize;
+                                    let out = &mut out[(lo - first) as usize..(hi - first) as usize];
+                                    let src = &src[value..value + out.len()];
+                                    out.iter_mut().zip(src).for_each(|(y, x)| *y = y.plus(*x));
+                                }
+                            }
+                            return;
+                        }
+                        for j in 0..len {
+                            let v = read(j);
+                            let to = to + j as i64 * to_step + v * self.stride;
+                            if inside(v, j) && (first..end).contains(&to) {
+                                let y = &mut out[(to - first) as usize];
+                                *y = y.plus(src[(value + j as i64 * step) as usize]);
+                            }
+                        }
+                    });
+                });
+            });
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! One step of a plan, compiled and run.
+
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use wgrad_graph::{Body, DType, Error, ErrorKind, Graph, Group, Kind, Loc, Op, Out, Plan, Step, Val};
+
+use crate::machine::{self, Env, Flag, Operand, OutOfRange};
+use crate::matmul::Product;
+use crate::memory::{Block, State};
+use crate::program::{Code, Program, Space};
+use crate::reduce::Reduction;
+use crate::scatter::Scatter;
+use crate::{custom, kernels, tail};
+
+/// Memory of one place during a submission.
+#[derive(Debug, Default)]
+pub(crate) enum Mem<'h> {
+    /// Nothing lies here now.
+    #[default]
+    Empty,
+    /// A buffer or a part of the workspace.
+    Block(Block),
+    /// The caller's bytes.
+    Host(&'h [u8]),
+}
+
+impl Mem<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Mem::Empty => &[],
+            Mem::Block(block) => block.bytes(),
+            Mem::Host(bytes) => bytes,
+        }
+    }
+}
+
+/// All places of a submission: leaves, then outputs, then slots.
+#[derive(Debug)]
+pub(crate) struct Arena<'h> {
+    pub(crate) mems: Vec<Mem<'h>>,
+    /// Places that are one memory have one number: that of the first of them.
+    pub(crate) alias: Vec<usize>,
+}
+
+/// The place of a location of `plan`.
+pub(crate) fn place(plan: &Plan, loc: Loc) -> usize {
+    match loc {
+        Loc::Leaf(i) => i as usize,
+        Loc::Out(i) => plan.leaves.len() + i as usize,
+        Loc::Slot(i) => plan.leaves.len() + plan.outputs.len() + i as usize,
+    }
+}
+
+#[derive(Debug)]
+enum Work {
+    Pointwise,
+    Reduce(Reduction),
+    MatMul { product: Product, direct: Option<usize> },
+    Scatter(Scatter),
+    Custom,
+}
+
+/// A step that is ready to run.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    work: Work,
+    tail: Program,
+    group: Arc<Group>,
+    graph: Arc<Graph>,
+    /// For each scalar of the group, its number in the plan.
+    scalars: Vec<usize>,
+    reads: Vec<usize>,
+    writes: Vec<usize>,
+    operands: Vec<Out>,
+    stores: Vec<Out>,
+    /// For each operand and store, whether both may be one memory.
+    in_place: Vec<Vec<bool>>,
+}
+
+fn bytes_of(out: &Out) -> usize {
+    out.shape.elems() * out.dtype.bytes()
+}
+
+impl Compiled {
+    pub(crate) fn new(plan: &Plan, step: &Step) -> Compiled {
+        let group = &step.group;
+        let operands: Vec<Out> = group.operands.iter().map(|v| plan.graph.out(*v)).collect();
+        let stores: Vec<Out> = group.stores.iter().map(|s| plan.graph.out(s.val)).collect();
+        let work = match group.kind {
+            Kind::Pointwise => Work::Pointwise,
+            Kind::Reduce => Work::Reduce(Reduction::new(group)),
+            Kind::MatMul { a, .. } => {
+                match Product::new(group, operands[usize::from(a.0)].dtype) {
+                    Some(product) => Work::MatMul { product, direct: None },
+                    None => unreachable!("the kind is a product"),
+                }
+            }
+            Kind::ScatterAdd { at, .. } => {
+                match Scatter::new(group, operands[usize::from(at.0)].dtype, stores[0].dtype) {
+                    Some(scatter) => Work::Scatter(scatter),
+                    None => unreachable!("the kind is a scatter-add"),
+                }
+            }
+            Kind::Custom(_) => Work::Custom,
+        };
+        let tail = match work {
+            Work::Scatter(_) | Work::Custom => {
+                let space = Space { dims: &[0], order: &[0], accs: 0 };
+                Program::new(&Body::default(), &[], &[], &space)
+            }
+            _ => tail_program(group),
+        };
+        let in_place = (0..operands.len())
+            .map(|o| (0..tail.targets.len()).map(|k| tail.in_place(o, k)).collect())
+            .collect();
+        let work = match work {
+            Work::MatMul { product, .. } => {
+                let direct = tail.targets.iter().position(|t| {
+                    t.flat && t.access.is_at_origin() && tail.instrs[t.from].dtype == product.dtype
+                });
+                let direct = direct.filter(|k| {
+                    group.stores[*k].base.is_none() && stores[*k].shape.elems() == tail.elems
+                });
+                Work::MatMul { product, direct }
+            }
+            work => work,
+        };
+        let number = |node| plan.scalars.iter().position(|n| n == node).unwrap_or(usize::MAX);
+        Compiled {
+            work,
+            tail,
+            group: Arc::clone(group),
+            graph: Arc::clone(&plan.graph),
+            scalars: group.scalars.iter().map(number).collect(),
+            reads: step.reads.iter().map(|loc| place(plan, *loc)).collect(),
+            writes: step.writes.iter().map(|loc| place(plan, *loc)).collect(),
+            operands,
+            stores,
+            in_place,
+        }
+    }
+
+    fn scalars(&self, all: &[f64]) -> Vec<f64> {
+        self.scalars.iter().map(|i| all.get(*i).copied().unwrap_or(0.0)).collect()
+    }
+
+    /// Checks the offsets that scalars give.
+    pub(crate) fn check(&self, all: &[f64]) -> Result<(), Error> {
+        if self.group.body.indices.iter().flat_map(|i| &i.views).all(|v| v.dynamic.is_empty()) {
+            return Ok(());
+        }
+        let elems = |outs: &[Out]| outs.iter().map(|o| o.shape.elems()).collect::<Vec<_>>();
+        let (scalars, operands, stores) = (self.scalars(all), elems(&self.operands), elems(&self.stores));
+        let head = match &self.work {
+            Work::Reduce(reduction) => reduction.head().fits(&scalars, &operands, &[]),
+            _ => true,
+        };
+        if head && self.tail.fits(&scalars, &operands, &stores) {
+            return Ok(());
+        }
+        let dynamic = |op: &Op| matches!(op, Op::SliceAt { .. } | Op::SliceAssignAt { .. });
+        Err(self.error(ErrorKind::Argument, dynamic, "slice_at", "the start is out of range".to_owned()))
+    }
+
+    /// An error that names the first node of the group for which `is` holds.
+    fn error(&self, kind: ErrorKind, is: impl Fn(&Op) -> bool, or: &str, detail: String) -> Error {
+        let node = self.group.nodes.iter().map(|id| self.graph.node(*id)).find(|node| is(&node.op));
+        let error = Error::new(kind, node.map_or(or, |n| n.op.name()), detail);
+        match node.and_then(|n| n.at) {
+            Some(at) => error.at(at),
+            None => error,
+        }
+    }
+
+    fn out_of_range(&self, met: OutOfRange) -> Error {
+        let indexed = |op: &Op| matches!(op, Op::Gather { .. } | Op::ScatterAdd { .. });
+        let detail = format!("index {} is not in 0..{}", met.index, met.size);
+        self.error(ErrorKind::Data, indexed, "gather", detail)
+    }
+
+    /// Runs the step. The first error flag stays in `error`.
+    pub(crate) fn run(
+        &self,
+        arena: &mut Arena<'_>,
+        all: &[f64],
+        state: &mut State,
+        error: &mut Option<Error>,
+    ) {
+        let scalars = self.scalars(all);
+        let reads: Vec<usize> = self.reads.iter().map(|i| arena.alias[*i]).collect();
+        let writes: Vec<usize> = self.writes.iter().map(|i| arena.alias[*i]).collect();
+        let flag = Flag::default();
+        match &self.work {
+            Work::Custom => self.custom(arena, &reads, &writes, error),
+            Work::Scatter(scatter) => {
+                let copies = self.copies(arena, &reads, &writes, state, |_, _| false);
+                self.write(arena, &reads, &writes, &copies, &mut |operands, mut outs| {
+                    scatter.run(operands, &scalars, &flag, outs.remove(0));
+                });
+                copies.into_iter().flatten().for_each(|block| state.give(block));
+            }
+            _ if self.tail.elems == 0 => {}
+            work => {
+                // The accumulators of a reduction are complete before anything is written.
+                let accs = match work {
+                    Work::Reduce(reduction) => {
+                        let operands = self.operands(arena, &reads);
+                        let env = Env { operands: &operands, scalars: &scalars, flag: &flag };
+                        reduction.run(env, &mut |bytes| state.take(bytes))
+                    }
+                    _ => Vec::new(),
+                };
+                let factor = |o: usize| match work {
+                    Work::MatMul { product, .. } => product.a.operand == o || product.b.operand == o,
+                    _ => false,
+                };
+                let keep = |o: usize, k: usize| self.in_place[o][k] && !factor(o);
+                let copies = self.copies(arena, &reads, &writes, state, keep);
+                let alone = !reads.iter().any(|r| writes.contains(r));
+                let mut spare = None;
+                if let Work::MatMul { product, direct } = work
+                    && !(alone && direct.is_some() || product.by_batch() && self.tail.splits)
+                {
+                    spare = Some(state.take(self.tail.elems * product.dtype.bytes()));
+                }
+                self.write(arena, &reads, &writes, &copies, &mut |operands, outs| {
+                    let mut operands = operands.to_vec();
+                    operands.extend(accs.iter().map(|acc| Operand::Bytes { bytes: acc.bytes(), base: 0 }));
+                    let env = Env { operands: &operands, scalars: &scalars, flag: &flag };
+                    match work {
+                        Work::MatMul { product, direct } => {
+                            let direct = direct.filter(|_| alone);
+                            self.matmul(product, direct, spare.as_mut(), env, outs);
+                        }
+                        _ => tail::run(&self.tail, env, outs),
+                    }
+                });
+                accs.into_iter().chain(spare).for_each(|block| state.give(block));
+                copies.into_iter().flatten().for_each(|block| state.give(block));
+            }
+        }
+        if let Some(met) = flag.raised() {
+            error.get_or_insert_with(|| self.out_of_range(met));
+        }
+    }
+
+    fn operands<'a>(&self, arena: &'a Arena<'_>, reads: &[usize]) -> Vec<Operand<'a>> {
+        let bytes = |(place, out): (&usize, &Out)| Operand::Bytes {
+            bytes: &arena.mems[*place].bytes()[..bytes_of(out)],
+            base: 0,
+        };
+        reads.iter().zip(&self.operands).map(bytes).collect()
+    }
+
+    /// Copies of the operands whose memory is written, unless `keep` says that they may stay.
+    fn copies(
+        &self,
+        arena: &Arena<'_>,
+        reads: &[usize],
+        writes: &[usize],
+        state: &mut State,
+        keep: impl Fn(usize, usize) -> bool,
+    ) -> Vec<Option<Block>> {
+        let mut copy = |(o, place): (usize, &usize)| {
+            let clash = writes.iter().enumerate().any(|(k, w)| w == place && !keep(o, k));
+            clash.then(|| {
+                let from = &arena.mems[*place].bytes()[..bytes_of(&self.operands[o])];
+                let mut block = state.take(from.len());
+                block.bytes_mut().copy_from_slice(from);
+                block
+            })
+        };
+        reads.iter().enumerate().map(&mut copy).collect()
+    }
+
+    /// Gives `f` the operands and the outputs' memory.
+    fn write(
+        &self,
+        arena: &mut Arena<'_>,
+        reads: &[usize],
+        writes: &[usize],
+        copies: &[Option<Block>],
+        f: &mut dyn FnMut(&[Operand<'_>], Vec<&mut [u8]>),
+    ) {
+        let mut taken: Vec<Block> = Vec::with_capacity(writes.len());
+        for place in writes {
+            taken.push(match std::mem::take(&mut arena.mems[*place]) {
+                Mem::Block(block) => block,
+                Mem::Host(bytes) => Block::from(bytes),
+                Mem::Empty => Block::default(),
+            });
+        }
+        let operand = |(o, place): (usize, &usize)| match (&copies[o], writes.iter().position(|w| w == place)) {
+            (Some(block), _) => Operand::Bytes { bytes: block.bytes(), base: 0 },
+            (None, Some(k)) => Operand::Output(k),
+            (None, None) => {
+                let bytes = arena.mems[*place].bytes();
+                Operand::Bytes { bytes: &bytes[..bytes_of(&self.operands[o])], base: 0 }
+            }
+        };
+        let operands: Vec<Operand<'_>> = reads.iter().enumerate().map(operand).collect();
+        let outs = taken.iter_mut().zip(&self.stores).map(|(b, out)| &mut b.bytes_mut()[..bytes_of(out)]);
+        f(&operands, outs.collect());
+        for (place, block) in writes.iter().zip(taken) {
+            arena.mems[*place] = Mem::Block(block);
+        }
+    }
+
+    /// The product goes into the output of store `direct` where that is given, then through the rest
+    /// of the group there; else into memory of its own.
+    fn matmul(
+        &self,
+        product: &Product,
+        direct: Option<usize>,
+        spare: Option<&mut Block>,
+        env: Env<'_>,
+        mut outs: Vec<&mut [u8]>,
+    ) {
+        let (a, b) = (env.operands[product.a.operand], env.operands[product.b.operand]);
+        let only = |k: usize| {
+            let load = &self.tail.instrs[self.tail.targets[k].from].code;
+            self.tail.targets.len() == 1 && matches!(load, Code::Load { operand, .. } if *operand == env.operands.len())
+        };
+        let done = direct.is_some_and(only);
+        let with = |acc: Operand<'_>, f: &mut dyn FnMut(Env<'_>)| {
+            let mut operands = env.operands.to_vec();
+            operands.push(acc);
+            f(Env { operands: &operands, ..env });
+        };
+        if product.by_batch() && self.tail.splits {
+            let batches = self.tail.elems / product.elems();
+            let parts = batches.min(rayon::current_num_threads() * 4);
+            let cuts = tail::cuts(self.tail.elems, product.elems(), parts);
+            let parts = tail::split(&self.tail, env.scalars, outs, cuts);
+            parts.into_par_iter().for_each(|(range, mut chunks)| {
+                let first = range.start / product.elems();
+                if let Some(k) = direct {
+                    product.run(a, b, first, chunks[k].bytes, false);
+                    if !done {
+                        with(Operand::Output(k), &mut |env| {
+                            machine::run(&self.tail, env, range.clone(), &mut chunks);
+                        });
+                    }
+                } else {
+                    let mut own = Block::new(range.len() * product.dtype.bytes());
+                    product.run(a, b, first, own.bytes_mut(), false);
+                    let acc = Operand::Bytes { bytes: own.bytes(), base: range.start as i64 };
+                    with(acc, &mut |env| machine::run(&self.tail, env, range.clone(), &mut chunks));
+                }
+            });
+            return;
+        }
+        let acc = match (direct, spare) {
+            (Some(k), _) => {
+                product.run(a, b, 0, outs[k], true);
+                Operand::Output(k)
+            }
+            (None, Some(spare)) => {
+                product.run(a, b, 0, spare.bytes_mut(), true);
+                Operand::Bytes { bytes: spare.bytes(), base: 0 }
+            }
+            (None, None) => unreachable!("a product has memory"),
+        };
+        if !done {
+            with(acc, &mut |env| tail::run(&self.tail, env, std::mem::take(&mut outs)));
+        }
+    }
+
+    fn custom(&self, arena: &mut Arena<'_>, reads: &[usize], writes: &[usize], error: &mut Option<Error>) {
+        let Kind::Custom(id) = self.group.kind else { return };
+        let Some(node_id) = self.group.nodes.first().copied() else { return };
+        let node = self.graph.node(node_id);
+        let mut ins: Vec<Vec<f64>> = Vec::with_capacity(node.inputs.len());
+        for val in &node.inputs {
+            let o = self.group.operands.iter().position(|v| v == val).unwrap_or(0);
+            let out = &self.operands[o];
+            let mut x = vec![0.0; out.shape.elems()];
+            let bytes = &arena.mems[reads[o]].bytes()[..bytes_of(out)];
+            kernels::cast(out.dtype, DType::F64, bytes, bytemuck::cast_slice_mut(&mut x));
+            ins.push(x);
+        }
+        let ins: Vec<&[f64]> = ins.iter().map(Vec::as_slice).collect();
+        let outs = custom::run(self.graph.custom(id), node, &ins, error);
+        let copies: Vec<Option<Block>> = reads.iter().map(|_| None).collect();
+        self.write(arena, reads, writes, &copies, &mut |_, to| {
+            for ((store, out), to) in self.group.stores.iter().zip(&self.stores).zip(to) {
+                let Val { out: number, .. } = store.val;
+                if let Some(y) = outs.get(number as usize) {
+                    for (y, to) in y.iter().zip(to.chunks_exact_mut(out.dtype.bytes())) {
+                        to.copy_from_slice(&kernels::element(*y, out.dtype).0[..to.len()]);
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// The program over the outer space. Its axes are taken in the order in which the first store lies,
+/// where the stores do not rise with the group's own order.
+fn tail_program(group: &Group) -> Program {
+    let dims = group.outer();
+    let identity: Vec<usize> = (0..dims.len()).collect();
+    let make = |order: &[usize]| {
+        let space = Space { dims, order, accs: group.operands.len() };
+        Program::new(&group.body, &[], &group.stores, &space)
+    };
+    let plain = make(&identity);
+    if plain.splits || dims.len() < 2 || group.stores.is_empty() {
+        return plain;
+    }
+    let first = &group.body.indices[usize::from(group.stores[0].index)].views[0];
+    let mut order = identity;
+    order.sort_by_key(|axis| std::cmp::Reverse(first.strides[*axis].unsigned_abs()));
+    let sorted = make(&order);
+    if sorted.splits { sorted } else { plain }
+}

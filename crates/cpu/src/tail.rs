@@ -1,0 +1,69 @@
+//! The part of a group that writes: a program over the outer space, run in parallel over parts of it
+//! that own parts of the outputs.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+use smallvec::SmallVec;
+
+use crate::machine::{self, Chunk, Env};
+use crate::program::{BLOCK, Program};
+
+/// Work (instructions times elements) below which one thread is faster than several.
+pub(crate) const PARALLEL_WORK: usize = 1 << 16;
+
+/// A range of the space and the parts of the outputs that it writes.
+pub(crate) type Part<'a> = (Range<usize>, SmallVec<[Chunk<'a>; 2]>);
+
+/// How many parts work is cut into: a few for each thread, so that uneven ones balance.
+pub(crate) fn parts(work: usize) -> usize {
+    match rayon::current_num_threads() {
+        1 => 1,
+        _ if work < PARALLEL_WORK => 1,
+        threads => (work / (PARALLEL_WORK / 2)).min(threads * 4),
+    }
+}
+
+/// `0..n` cut into at most `parts` ranges of whole multiples of `unit`.
+pub(crate) fn cuts(n: usize, unit: usize, parts: usize) -> Vec<Range<usize>> {
+    let step = n.div_ceil(parts.max(1)).next_multiple_of(unit.max(1)).max(1);
+    (0..n).step_by(step).map(|from| from..(from + step).min(n)).collect()
+}
+
+/// Cuts the outputs at the ranges. The program's stores must rise with the position.
+pub(crate) fn split<'a>(
+    program: &Program,
+    scalars: &[f64],
+    outs: Vec<&'a mut [u8]>,
+    ranges: Vec<Range<usize>>,
+) -> Vec<Part<'a>> {
+    let mut rest: Vec<(&'a mut [u8], i64)> = outs.into_iter().map(|out| (out, 0)).collect();
+    let mut parts = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let mut chunks = SmallVec::new();
+        for (target, (bytes, base)) in program.targets.iter().zip(&mut rest) {
+            let size = program.instrs[target.from].dtype.bytes();
+            let end = |n| target.access.element(n, scalars).unwrap_or(*base);
+            let (lo, hi) = (end(range.start), end(range.end - 1) + 1);
+            let (_, from) = std::mem::take(bytes).split_at_mut((lo - *base) as usize * size);
+            let (own, after) = from.split_at_mut((hi - lo) as usize * size);
+            (*bytes, *base) = (after, hi);
+            chunks.push(Chunk { bytes: own, base: lo });
+        }
+        parts.push((range, chunks));
+    }
+    parts
+}
+
+/// Runs the whole program; `outs` are the stores' values.
+pub(crate) fn run(program: &Program, env: Env<'_>, outs: Vec<&mut [u8]>) {
+    let parts = if program.splits { parts(program.work()) } else { 1 };
+    if parts == 1 || program.elems <= BLOCK {
+        let mut chunks: SmallVec<[Chunk<'_>; 2]> =
+            outs.into_iter().map(|bytes| Chunk { bytes, base: 0 }).collect();
+        machine::run(program, env, 0..program.elems, &mut chunks);
+        return;
+    }
+    let parts = split(program, env.scalars, outs, cuts(program.elems, BLOCK, parts));
+    parts.into_par_iter().for_each(|(range, mut chunks)| machine::run(program, env, range, &mut chunks));
+}

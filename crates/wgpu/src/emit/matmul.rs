@@ -1,0 +1,617 @@
+//! Matrix products: tiles in workgroup memory, tiles straight from storage, or a plain reduction for
+//! vectors. Large K over few results is cut; the sums meet in a second launch.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use wgrad_graph::{Acc, AccKind, Binary, DType, Expr, Group, IndexId, Kind, Reduce, Result, Step, bail};
+
+use super::kernel::{Cx, Kernel, Touch};
+use super::pointwise::{self, Planes, Points, Site, XYZW};
+use super::{points, reduce};
+use crate::choose::{self, Product, Tile};
+use crate::launch::{Launch, Lowered};
+
+/// One operand of the product: how its elements are reached. `mn` is its axis beside K.
+struct Side {
+    name: &'static str,
+    operand: u16,
+    index: IndexId,
+    batch: Vec<i64>,
+    mn: i64,
+    k: i64,
+    offset: i64,
+    /// Whether neighbours in memory lie along K.
+    along_k: bool,
+    /// Whether four neighbours are an aligned vector.
+    vector: bool,
+}
+
+/// Sizes of the product.
+#[derive(Copy, Clone)]
+struct Sizes {
+    batch: usize,
+    m: usize,
+    n: usize,
+    k: usize,
+}
+
+pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
+    let group = &*cx.step.group;
+    let Kind::MatMul { a, b } = &group.kind else {
+        bail!(Argument, "matmul", "was given another kind of group");
+    };
+    let rank = group.dims.len();
+    if rank < 3 || group.reduced != 1 {
+        bail!(Argument, "matmul", "needs axes [batch.., m, n, k], got {:?}", group.dims);
+    }
+    if points("matmul", group.outer())? == 0 {
+        return Ok(Lowered::default());
+    }
+    let sizes = Sizes {
+        batch: points("matmul", &group.dims[..rank - 3])?,
+        m: group.dims[rank - 3],
+        n: group.dims[rank - 2],
+        k: group.dims[rank - 1],
+    };
+    match choose::product(sizes.batch, sizes.m, sizes.n, sizes.k, cx.caps) {
+        Product::Dot => dot(cx, *a, *b),
+        Product::Tile(tile) => {
+            let product = Tiles { cx, sizes, sides: sides(cx, *a, *b, sizes) };
+            product.launches(tile)
+        }
+        Product::Direct { rows, vectors } => {
+            let product = Tiles { cx, sizes, sides: sides(cx, *a, *b, sizes) };
+            Ok(Lowered { launches: vec![product.direct(rows, vectors)?], scratch_bytes: 0 })
+        }
+    }
+}
+
+/// The product as a reduction over K.
+fn dot(cx: Cx<'_>, a: (u16, IndexId), b: (u16, IndexId)) -> Result<Lowered> {
+    let mut group: Group = (*cx.step.group).clone();
+    let exprs = &mut group.body.exprs;
+    let first = exprs.len() as u32;
+    exprs.push((Expr::Load { operand: a.0, index: a.1 }, DType::F32));
+    exprs.push((Expr::Load { operand: b.0, index: b.1 }, DType::F32));
+    exprs.push((Expr::Binary { op: Binary::Mul, x: first, w: first + 1 }, DType::F32));
+    group.accs = vec![Acc { kind: AccKind::Reduce(Reduce::Sum), x: first + 2 }];
+    group.kind = Kind::Reduce;
+    let step = Step { group: Arc::new(group), ..cx.step.clone() };
+    reduce::lower(Cx { step: &step, ..cx })
+}
+
+fn sides(cx: Cx<'_>, a: (u16, IndexId), b: (u16, IndexId), sizes: Sizes) -> [Side; 2] {
+    let group = &cx.step.group;
+    let rank = group.dims.len();
+    [("a", a, rank - 3, sizes.m), ("b", b, rank - 2, sizes.n)].map(|(name, (operand, index), axis, size)| {
+        let view = &group.body.indices[usize::from(index)].views[0];
+        let (mn, k) = (view.strides[axis], view.strides[rank - 1]);
+        let batch = view.strides[..rank - 3].to_vec();
+        let fours = view.offset % 4 == 0 && batch.iter().all(|s| s % 4 == 0);
+        let rows = k == 1 && sizes.k % 4 == 0 && mn % 4 == 0;
+        let columns = mn == 1 && size % 4 == 0 && k % 4 == 0;
+        Side {
+            name,
+            operand,
+            index,
+            batch,
+            mn,
+            k,
+            offset: view.offset,
+            along_k: if rows || columns { !columns } else { k == 1 && mn != 1 },
+            vector: fours && (rows || columns),
+        }
+    })
+}
+
+struct Tiles<'a> {
+    cx: Cx<'a>,
+    sizes: Sizes,
+    sides: [Side; 2],
+}
+
+impl Tiles<'_> {
+    fn rank(&self) -> usize {
+        self.cx.step.group.dims.len()
+    }
+
+    fn count(&self) -> usize {
+        self.sizes.batch * self.sizes.m * self.sizes.n
+    }
+
+    fn flops(&self) -> u64 {
+        2 * self.count() as u64 * self.sizes.k as u64
+    }
+
+    fn launches(&self, tile: Tile) -> Result<Lowered> {
+        let first = self.tiled(tile)?;
+        if tile.splits == 1 {
+            return Ok(Lowered { launches: vec![first], scratch_bytes: 0 });
+        }
+        let last = pointwise::lower(self.cx, Some(Planes { splits: tile.splits }))?;
+        let launches = std::iter::once(first).chain(last.launches).collect();
+        Ok(Lowered { launches, scratch_bytes: self.count() * tile.splits as usize * 4 })
+    }
+
+    /// Notes the operands; a vector that shares its buffer with single elements is none.
+    fn note(&self, k: &mut Kernel<'_>, splits: u32) -> Option<bool> {
+        for side in &self.sides {
+            k.reads(side.operand, if side.vector { Touch::Quad } else { Touch::Each });
+        }
+        let quads = self.sizes.n % 4 == 0;
+        if splits > 1 {
+            k.scratch(
+                self.count() * splits as usize,
+                true,
+                if quads { Touch::Quad } else { Touch::Each },
+            );
+            return None;
+        }
+        let site = Points::new(self.cx, self.count());
+        let wide = quads && site.wide();
+        let flagged = site.note(k, wide);
+        if flagged {
+            k.flagged();
+        }
+        Some(wide)
+    }
+
+    fn vector(&self, k: &Kernel<'_>, side: &Side) -> bool {
+        side.vector && k.reads_quads(side.operand)
+    }
+
+    /// `fn finish(z, m, n, value)`: stores four neighbours of a row.
+    fn finish_text(&self, k: &mut Kernel<'_>, wide: Option<bool>) -> Result<String> {
+        let rank = self.rank();
+        let (m, n) = (k.dim(rank - 3), k.dim(rank - 2));
+        let head = "fn finish(z: u32, m: u32, n: u32, value: vec4<f32>) {\n";
+        let Some(wide) = wide else {
+            let mut out = format!("{head}if (m < {m} && n < {n}) {{\nlet first = (z * {m} + m) * {n} + n;\n");
+            if self.sizes.n % 4 == 0 {
+                let _ = writeln!(out, "{} = bitcast<vec4<u32>>(value);", k.scratch_quad("first"));
+            } else {
+                for (j, c) in XYZW.iter().enumerate() {
+                    let word = k.scratch_word(&format!("first + {j}u"));
+                    let _ = writeln!(out, "if (n + {j}u < {n}) {{ {word} = bitcast<u32>(value.{c}); }}");
+                }
+            }
+            out.push_str("}\n}\n");
+            return Ok(out);
+        };
+        let site = Points::new(self.cx, self.count());
+        let (batch_text, mut coords) = self.batch_coords(k, "z");
+        coords.extend(["m".to_owned(), "n".to_owned()]);
+        if wide {
+            let accs = XYZW.map(|c| vec![format!("value.{c}")]);
+            let body = site.quad(k, Site { first: "first", coords: Some(coords), accs })?;
+            return Ok(format!(
+                "{head}if (m < {m} && n < {n}) {{\nlet first = (z * {m} + m) * {n} + n;\n{batch_text}{body}}}\n}}\n"
+            ));
+        }
+        let body = site.one(k, "at", Some(coords), &["value".to_owned()])?;
+        let calls: String = XYZW
+            .iter()
+            .enumerate()
+            .map(|(j, c)| format!("if (n + {j}u < {n}) {{ finish_one(z, m, n + {j}u, value.{c}); }}\n"))
+            .collect();
+        Ok(format!(
+            "fn finish_one(z: u32, m: u32, n: u32, value: f32) {{\nlet at = (z * {m} + m) * {n} + n;\n\
+             {batch_text}{body}}}\n{head}if (m < {m}) {{\n{calls}}}\n}}\n"
+        ))
+    }
+
+    /// The batch coordinates of `z`: text and names.
+    fn batch_coords(&self, k: &mut Kernel<'_>, z: &str) -> (String, Vec<String>) {
+        let axes = self.rank() - 3;
+        let mut text = String::new();
+        let mut names = vec![String::new(); axes];
+        let mut rest = z.to_owned();
+        for axis in (1..axes).rev() {
+            let size = k.dim(axis);
+            let _ = writeln!(text, "let zq{axis} = {rest} / {size};\nlet z{axis} = {rest} - zq{axis} * {size};");
+            names[axis] = format!("z{axis}");
+            rest = format!("zq{axis}");
+        }
+        if let Some(first) = names.first_mut() {
+            *first = rest;
+        }
+        (text, names)
+    }
+
+    /// `let {name}z = ` the element of `side` at row or column 0 and k 0 of the batch.
+    fn origin(&self, k: &mut Kernel<'_>, side: &Side, coords: &[String]) -> String {
+        let name = side.name;
+        let mut terms = Vec::new();
+        if side.offset != 0 {
+            terms.push(k.word(&format!("{name}0"), side.offset));
+        }
+        for (axis, stride) in side.batch.iter().enumerate() {
+            match *stride {
+                0 => {}
+                1 => terms.push(coords[axis].clone()),
+                stride => {
+                    let word = k.word(&format!("{name}z{axis}"), stride);
+                    terms.push(format!("{} * {word}", coords[axis]));
+                }
+            }
+        }
+        let sum = if terms.is_empty() { "0u".to_owned() } else { terms.join(" + ") };
+        format!("let {name}z = {sum};\n")
+    }
+
+    /// `text * stride`, the stride a parameter unless it is 0 or 1.
+    fn times(&self, k: &mut Kernel<'_>, side: &Side, of_k: bool, text: &str) -> String {
+        let (axis, stride) = if of_k { ("k", side.k) } else { ("m", side.mn) };
+        match stride {
+            0 => "0u".to_owned(),
+            1 => text.to_owned(),
+            stride => format!("{text} * {}", k.word(&format!("{}{axis}", side.name), stride)),
+        }
+    }
+
+    fn sizes_text(&self, k: &mut Kernel<'_>) -> String {
+        let rank = self.rank();
+        let (m, n) = (k.dim(rank - 3), k.dim(rank - 2));
+        format!("let rows = {m};\nlet columns = {n};\n")
+    }
+
+    fn tiled(&self, tile: Tile) -> Result<Launch> {
+        let Tile { bm, bn, bk, tm, tn, splits } = tile;
+        let (tx, ty) = (bn / tn, bm / tm);
+        let wg = tx * ty;
+        let mut k = Kernel::new(self.cx);
+        let wide = self.note(&mut k, splits);
+        let whole = self.sizes.k % bk as usize == 0;
+        let mut place = self.sizes_text(&mut k);
+        let depth = k.dim(self.rank() - 1);
+        let _ = writeln!(place, "let row0 = group.y * {bm}u;\nlet col0 = group.x * {bn}u;");
+        if splits > 1 {
+            let batch = k.word("batch", self.sizes.batch as i64);
+            let chunk = k.word("chunk", self.chunk(tile) as i64);
+            let _ = writeln!(
+                place,
+                "let part = group.z / {batch};\nlet z = group.z - part * {batch};\nlet plane = group.z;\n\
+                 let begin = part * {chunk};\nlet end = min(begin + {chunk}, {depth});"
+            );
+        } else {
+            let _ = writeln!(
+                place,
+                "let z = group.z;\nlet plane = z;\nlet begin = 0u;\nlet end = {depth};"
+            );
+        }
+        let _ = writeln!(place, "let tx = lane % {tx}u;\nlet ty = lane / {tx}u;");
+        let (text, coords) = self.batch_coords(&mut k, "z");
+        place.push_str(&text);
+        let mut start = String::new();
+        for i in 0..tm {
+            for j in 0..tn / 4 {
+                let _ = writeln!(start, "var c{i}_{j} = vec4<f32>();");
+            }
+        }
+        let next = if whole { format!("min(k0 + {bk}u, end - {bk}u)") } else { format!("k0 + {bk}u") };
+        let (mut first, mut load, mut stage) =
+            ("{\nlet kn = begin;\n".to_owned(), format!("{{\nlet kn = {next};\n"), String::new());
+        let mut strides = [bm + 4, bn / 4];
+        for (side, extent) in self.sides.iter().zip([bm, bn]) {
+            let vector = self.vector(&k, side);
+            if side.name == "b" && side.along_k {
+                strides[1] += 1;
+            }
+            let staging = Staging { side, vector, extent, bk, wg, whole };
+            place.push_str(&self.origin(&mut k, side, &coords));
+            place.push_str(&staging.place(self, &mut k));
+            start.push_str(&staging.registers());
+            let text = staging.load(self, &mut k);
+            first.push_str(&text);
+            load.push_str(&text);
+            stage.push_str(&staging.stage(strides));
+        }
+        first.push_str("}\n");
+        load.push_str("}\n");
+        let mut store = String::new();
+        let row = |i: u32| format!("ty * 4u + {}u", (i / 4) * ty * 4 + i % 4);
+        for i in 0..tm {
+            for j in 0..tn / 4 {
+                let _ = writeln!(
+                    store,
+                    "finish(plane, row0 + {}, col0 + (tx + {}u) * 4u, c{i}_{j});",
+                    row(i),
+                    j * tx
+                );
+            }
+        }
+        let multiply = multiply(tile, strides);
+        let finish = self.finish_text(&mut k, wide)?;
+        let extra = format!(
+            "const WG = {wg}u;\nvar<workgroup> ta: array<f32, {}>;\nvar<workgroup> tb: array<vec4<f32>, {}>;\n{finish}",
+            bk * strides[0],
+            bk * strides[1]
+        );
+        let tiles = |size: usize, tile: u32| size.div_ceil(tile as usize) as u32;
+        let grid = [
+            tiles(self.sizes.n, bn),
+            tiles(self.sizes.m, bm),
+            self.sizes.batch as u32 * splits,
+        ];
+        if let Some(over) = grid.iter().find(|g| **g > self.cx.caps.max_workgroups) {
+            bail!(Limit, "matmul", "{over} workgroups on one axis are more than the device takes");
+        }
+        let regions = [
+            ("place", place.as_str()),
+            ("start", &start),
+            ("load_first", &first),
+            ("stage", &stage),
+            ("load_next", &load),
+            ("multiply", &multiply),
+            ("store", &store),
+        ];
+        let file = wgrad_wgsl::MATMUL_TILE.replace("k0 += 16u", &format!("k0 += {bk}u"));
+        k.finish(&file, &extra, &regions, grid, self.flops())
+    }
+
+    /// Steps of K in one split, whole tiles.
+    fn chunk(&self, tile: Tile) -> usize {
+        self.sizes.k.div_ceil(tile.splits as usize).next_multiple_of(tile.bk as usize)
+    }
+
+    fn direct(&self, rows: u32, vectors: u32) -> Result<Launch> {
+        let wg = choose::pointwise_workgroup(self.cx.caps);
+        let mut k = Kernel::new(self.cx);
+        let wide = self.note(&mut k, 1);
+        let steps = if self.sizes.k % 4 == 0 { 4 } else { 1 };
+        let width = vectors * 4;
+        let across = self.sizes.n.div_ceil(width as usize);
+        let down = self.sizes.m.div_ceil(rows as usize);
+        let mut place = self.sizes_text(&mut k);
+        let end = k.dim(self.rank() - 1);
+        let across_word = k.word("across", across as i64);
+        let count = k.word("count", (across * down) as i64);
+        let _ = writeln!(
+            place,
+            "let end = {end};\nlet count = {count};\nlet down = at / {across_word};\n\
+             let row0 = down * {rows}u;\nlet col0 = (at - down * {across_word}) * {width}u;"
+        );
+        let (text, coords) = self.batch_coords(&mut k, "z");
+        place.push_str(&text);
+        let mut multiply = String::new();
+        for (side, extent) in self.sides.iter().zip([rows, width]) {
+            place.push_str(&self.origin(&mut k, side, &coords));
+            let vector = self.vector(&k, side);
+            let (at, limit) = if side.name == "a" { ("row0", "rows") } else { ("col0", "columns") };
+            let name = side.name;
+            // One address a line along K; vectors beside K share one.
+            let group = if vector && !side.along_k { 4 } else { 1 };
+            for i in (0..extent).step_by(group as usize) {
+                let clamped = format!("min({at} + {i}u, {limit} - {group}u)");
+                let offset = self.times(&mut k, side, false, &clamped);
+                let _ = writeln!(place, "let {name}p{i} = {name}z + {offset};");
+            }
+            let fragments = Fragments { side, vector, extent, steps };
+            multiply.push_str(&fragments.load(self, &mut k));
+        }
+        let mut start = String::new();
+        let mut store = String::new();
+        for i in 0..rows {
+            for j in 0..vectors {
+                let _ = writeln!(start, "var c{i}_{j} = vec4<f32>();");
+                let _ = writeln!(store, "finish(z, row0 + {i}u, col0 + {}u, c{i}_{j});", j * 4);
+            }
+        }
+        for q in 0..steps {
+            for j in 0..vectors {
+                let lanes: Vec<_> = (0..4).map(|c| self.fragment(&k, 1, j * 4 + c, q, steps)).collect();
+                let whole = self.vector(&k, &self.sides[1]) && !self.sides[1].along_k;
+                let text = if whole {
+                    format!("b{}_{q}", j * 4)
+                } else {
+                    format!("vec4<f32>({})", lanes.join(", "))
+                };
+                let _ = writeln!(multiply, "let v{j}_{q} = {text};");
+            }
+            for i in 0..rows {
+                let a = self.fragment(&k, 0, i, q, steps);
+                for j in 0..vectors {
+                    let _ = writeln!(multiply, "c{i}_{j} = fma(vec4<f32>({a}), v{j}_{q}, c{i}_{j});");
+                }
+            }
+        }
+        let finish = self.finish_text(&mut k, wide)?;
+        let extra = format!("const WG = {wg}u;\nconst STEP = {steps}u;\n{finish}");
+        let groups = super::fold((across * down).div_ceil(wg as usize) as u64, self.cx.caps)?;
+        let grid = [groups[0], groups[1], self.sizes.batch as u32];
+        if grid[2] > self.cx.caps.max_workgroups {
+            bail!(Limit, "matmul", "a batch of {} is more than the device takes", self.sizes.batch);
+        }
+        let regions = [
+            ("place", place.as_str()),
+            ("start", &start),
+            ("multiply", &multiply),
+            ("store", &store),
+        ];
+        k.finish(wgrad_wgsl::MATMUL_DIRECT, &extra, &regions, grid, self.flops())
+    }
+
+    /// The name of element `i` beside K and `q` along K of a side's fragments.
+    fn fragment(&self, k: &Kernel<'_>, side: usize, i: u32, q: u32, steps: u32) -> String {
+        let side = &self.sides[side];
+        let name = side.name;
+        match (self.vector(k, side), side.along_k) {
+            (true, true) if steps == 4 => format!("{name}{i}_0.{}", XYZW[q as usize]),
+            (true, false) => format!("{name}{}_{q}.{}", i / 4 * 4, XYZW[(i % 4) as usize]),
+            _ => format!("{name}{i}_{q}"),
+        }
+    }
+}
+
+/// A side's loads of one step, in the direct kernel.
+struct Fragments<'s> {
+    side: &'s Side,
+    vector: bool,
+    extent: u32,
+    steps: u32,
+}
+
+impl Fragments<'_> {
+    fn load(&self, tiles: &Tiles<'_>, k: &mut Kernel<'_>) -> String {
+        let side = self.side;
+        let name = side.name;
+        let mut out = String::new();
+        let (group, steps) = match (self.vector, side.along_k) {
+            (true, true) => (1, 1),
+            (true, false) => (4, self.steps),
+            _ => (1, self.steps),
+        };
+        for q in 0..steps {
+            let offset = tiles.times(k, side, true, &format!("(k0 + {q}u)"));
+            let _ = writeln!(out, "let {name}k{q} = {offset};");
+            for i in (0..self.extent).step_by(group as usize) {
+                let at = format!("{name}p{i} + {name}k{q}");
+                let text = if self.vector { k.load_quad(side.operand, &at) } else { k.load(side.operand, &at) };
+                let _ = writeln!(out, "let {name}{i}_{q} = {text};");
+            }
+        }
+        out
+    }
+}
+
+/// How a workgroup moves one side's tile from storage to registers to workgroup memory. Invocation
+/// `lane` takes units `lane + i * wg`; fast units are neighbours in memory.
+struct Staging<'s> {
+    side: &'s Side,
+    vector: bool,
+    extent: u32,
+    bk: u32,
+    wg: u32,
+    whole: bool,
+}
+
+impl Staging<'_> {
+    fn unit(&self) -> u32 {
+        if self.vector { 4 } else { 1 }
+    }
+
+    /// Units along the fast axis.
+    fn fast(&self) -> u32 {
+        (if self.side.along_k { self.bk } else { self.extent }) / self.unit()
+    }
+
+    /// Units that one invocation moves.
+    fn units(&self) -> u32 {
+        self.extent * self.bk / self.unit() / self.wg
+    }
+
+    /// Distance on the slow axis between an invocation's units.
+    fn apart(&self) -> u32 {
+        self.wg / self.fast()
+    }
+
+    fn place(&self, tiles: &Tiles<'_>, k: &mut Kernel<'_>) -> String {
+        let name = self.side.name;
+        let (at, limit) = if name == "a" { ("row0", "rows") } else { ("col0", "columns") };
+        let mut out = format!(
+            "let {name}f = (lane % {}u) * {}u;\nlet {name}s = lane / {}u;\n",
+            self.fast(),
+            self.unit(),
+            self.fast()
+        );
+        for i in 0..self.units() {
+            let slow = format!("({name}s + {}u)", i * self.apart());
+            let (beside, along, last) = if self.side.along_k {
+                (slow, format!("{name}f"), 1)
+            } else {
+                (format!("{name}f"), slow, self.unit())
+            };
+            let clamped = format!("min({at} + {beside}, {limit} - {last}u)");
+            let offset = tiles.times(k, self.side, false, &clamped);
+            let depth = tiles.times(k, self.side, true, &along);
+            let _ = writeln!(out, "let {name}p{i} = {name}z + {offset} + {depth};");
+        }
+        out
+    }
+
+    fn registers(&self) -> String {
+        let ty = if self.vector { "vec4<f32>" } else { "f32" };
+        (0..self.units()).map(|i| format!("var w{}{i} = {ty}();\n", self.side.name)).collect()
+    }
+
+    /// Loads the units at `kn`; past the end of K they are 0.
+    fn load(&self, tiles: &Tiles<'_>, k: &mut Kernel<'_>) -> String {
+        let name = self.side.name;
+        let offset = tiles.times(k, self.side, true, "kn");
+        let mut out = format!("let {name}k = {offset};\n");
+        let ty = if self.vector { "vec4<f32>" } else { "f32" };
+        for i in 0..self.units() {
+            let at = format!("{name}p{i} + {name}k");
+            let load = |k: &Kernel<'_>, at: &str| {
+                if self.vector { k.load_quad(self.side.operand, at) } else { k.load(self.side.operand, at) }
+            };
+            if self.whole {
+                let _ = writeln!(out, "w{name}{i} = {};", load(k, &at));
+                continue;
+            }
+            let depth = if self.side.along_k {
+                format!("{name}f")
+            } else {
+                format!("{name}s + {}u", i * self.apart())
+            };
+            let guarded = load(k, &format!("select(0u, {at}, {name}in{i})"));
+            let _ = writeln!(
+                out,
+                "let {name}in{i} = kn + {depth} < end;\nw{name}{i} = select({ty}(), {guarded}, {name}in{i});"
+            );
+        }
+        out
+    }
+
+    /// Puts the registers into workgroup memory: A as `ta[k][m]`, B as `tb[k][n / 4]`.
+    fn stage(&self, strides: [u32; 2]) -> String {
+        let name = self.side.name;
+        let mut out = String::new();
+        for i in 0..self.units() {
+            let slow = format!("({name}s + {}u)", i * self.apart());
+            let fast = format!("{name}f");
+            for q in 0..self.unit() {
+                let ahead = format!("({fast} + {q}u)");
+                let (depth, beside) = if self.side.along_k { (&ahead, &slow) } else { (&slow, &ahead) };
+                let value =
+                    if self.vector { format!("w{name}{i}.{}", XYZW[q as usize]) } else { format!("w{name}{i}") };
+                let _ = if name == "a" {
+                    writeln!(out, "ta[{depth} * {}u + {beside}] = {value};", strides[0])
+                } else if self.vector && !self.side.along_k {
+                    // The whole vector at once.
+                    if q == 0 {
+                        writeln!(out, "tb[{depth} * {}u + {fast} / 4u] = w{name}{i};", strides[1])
+                    } else {
+                        Ok(())
+                    }
+                } else {
+                    writeln!(out, "tb[{depth} * {}u + {beside} / 4u][{beside} % 4u] = {value};", strides[1])
+                };
+            }
+        }
+        out
+    }
+}
+
+/// The products of one tile, unrolled: naga writes no unroll hints.
+fn multiply(tile: Tile, strides: [u32; 2]) -> String {
+    let Tile { bm, bn, bk, tm, tn, .. } = tile;
+    let (tx, ty) = (bn / tn, bm / tm);
+    let mut out = String::new();
+    for kk in 0..bk {
+        out.push_str("{\n");
+        for j in 0..tn / 4 {
+            let _ = writeln!(out, "let b{j} = tb[{}u + tx];", kk * strides[1] + j * tx);
+        }
+        for i in 0..tm {
+            let row = (i / 4) * ty * 4 + i % 4;
+            let _ = writeln!(out, "let a{i} = ta[{}u + ty * 4u];", kk * strides[0] + row);
+            for j in 0..tn / 4 {
+                let _ = writeln!(out, "c{i}_{j} = fma(vec4<f32>(a{i}), b{j}, c{i}_{j});");
+            }
+        }
+        out.push_str("}\n");
+    }
+    out
+}

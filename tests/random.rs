@@ -1,0 +1,68 @@
+//! Random numbers: the same bits on every device, and their distribution.
+
+use wgrad::{Pass, Tensor};
+
+use crate::Subject;
+use crate::devices::oracle;
+use crate::ops::{floats, run};
+
+crate::suite![
+    plain: draws_of_one_stream_differ;
+    device: random_numbers_are_the_bits_of_the_oracle, random_numbers_have_their_distribution,
+];
+
+fn random_numbers_are_the_bits_of_the_oracle(subject: &Subject) {
+    let draws: [(&str, fn(&Pass) -> Tensor); 6] = [
+        ("bits", |p| p.rand_bits("bits", [17, 31])),
+        ("rand", |p| p.rand("u", [17, 31])),
+        ("randn", |p| p.randn("n", [17, 31])),
+        ("gumbel", |p| p.gumbel("g", [17, 31])),
+        ("bernoulli", |p| p.bernoulli("b", [17, 31], 0.3)),
+        ("randint", |p| p.randint("i", [17, 31], -5..6)),
+    ];
+    let reference = oracle();
+    reference.set_seed(7);
+    let want = draws.map(|(_, f)| run(&reference, f).2);
+    let ctx = subject.context();
+    ctx.set_seed(7);
+    for ((name, f), want) in draws.iter().zip(&want) {
+        assert_eq!(run(&ctx, f).2, *want, "{name}");
+    }
+}
+
+fn random_numbers_have_their_distribution(subject: &Subject) {
+    let moments = |x: &[f64]| {
+        let n = x.len() as f64;
+        let mean = x.iter().sum::<f64>() / n;
+        (mean, (x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt())
+    };
+    let ctx = subject.context();
+    let (mean, std) = moments(&run(&ctx, |p| p.randn("n", [300, 301])).2);
+    assert!(mean.abs() < 0.015 && (std - 1.0).abs() < 0.01, "randn on {mean} {std}");
+    let uniform = run(&ctx, |p| p.rand("u", [300, 301])).2;
+    let (mean, std) = moments(&uniform);
+    assert!((mean - 0.5).abs() < 5e-3 && (std - 12f64.sqrt().recip()).abs() < 5e-3, "{mean} {std}");
+    assert!(uniform.iter().all(|u| (0.0..1.0).contains(u) && (u * 16_777_216.0).fract() == 0.0));
+    let (rate, _) = moments(&run(&ctx, |p| p.bernoulli("b", [300, 301], 0.3)).2);
+    assert!((rate - 0.3).abs() < 8e-3, "bernoulli on {rate}");
+    let whole = run(&ctx, |p| p.randint("i", [3000], -5..6)).2;
+    assert!((-5..6).all(|i| whole.contains(&f64::from(i))) && whole.iter().all(|x| (-5.0..6.0).contains(x)));
+    let dropped = run(&ctx, |p| p.ones([100, 101]).dropout("d", 0.25)).2;
+    assert!(dropped.iter().all(|x| *x == 0.0 || (x - 4.0 / 3.0).abs() < 1e-6));
+    assert!((moments(&dropped).0 - 1.0).abs() < 0.03, "dropout");
+    // Odds 1 : 3.
+    let drawn = run(&ctx, |p| {
+        let logits = floats(p, [2], &[0.0, 3f32.ln()]).expand([4000, 2]);
+        logits.categorical("c", 1.0)
+    });
+    assert!((moments(&drawn.2).0 - 0.75).abs() < 0.035, "categorical");
+    let greedy = run(&ctx, |p| floats(p, [1, 3], &[0.0, 2.0, 1.0]).categorical("c", 0.0));
+    assert_eq!(greedy.2, [1.0]);
+}
+
+fn draws_of_one_stream_differ() {
+    let (x, y) = oracle()
+        .pass(|p| Ok((p.rand("s", [64]).to_vec::<f64>()?, p.rand("s", [64]).to_vec::<f64>()?)))
+        .unwrap();
+    assert_ne!(x, y);
+}
