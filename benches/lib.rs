@@ -1,1 +1,1 @@
-//! benches/lib.rs
+//! Benchmarks of the workspace: `cargo bench --bench step -- --help`.

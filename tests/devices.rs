@@ -4,8 +4,10 @@ use std::sync::{Arc, OnceLock};
 
 use wgrad_autograd::{Context, ContextOptions};
 use wgrad_cpu::{Cpu, Oracle};
-use wgrad_graph::{Backend, DeviceKind};
+use wgrad_graph::{Backend, Caps, DeviceKind};
 use wgrad_wgpu::{AdapterInfo, Gpu};
+
+use crate::engine::Recorder;
 
 /// What a subject is opened from.
 enum Origin {
@@ -43,6 +45,20 @@ impl Subject {
             Origin::Cpu => Arc::new(Cpu::new()),
             Origin::Oracle => Arc::new(Oracle::new()),
             Origin::Adapter(info) => Arc::new(Gpu::open(info).expect("the adapter was listed")),
+        }
+    }
+
+    /// As [`Subject::fresh`], for what Vulkan devices alone tell; `None` for the CPU.
+    pub(crate) fn fresh_gpu(&self) -> Option<Arc<Gpu>> {
+        let Origin::Adapter(info) = &self.origin else { return None };
+        Some(Arc::new(Gpu::open(info).expect("the adapter was listed")))
+    }
+
+    /// As [`Subject::fresh`], on lowered limits.
+    pub(crate) fn lowered(&self, lower: impl FnOnce(&mut Caps)) -> Arc<dyn Backend> {
+        match &self.origin {
+            Origin::Adapter(info) => Arc::new(Gpu::open_with(info, lower).expect("limits are lowered")),
+            Origin::Cpu | Origin::Oracle => Recorder::lowered(self.fresh(), lower),
         }
     }
 

@@ -1,12 +1,14 @@
 //! Elementwise rows on every device against their reference functions, and larger operations against the
 //! oracle.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use wgrad::{DType, HostTensor, Pass, Shape, Tensor};
 use wgrad_graph::{Binary, Unary};
 
 use crate::Subject;
 use crate::devices::oracle;
-use crate::ops::{near, run};
+use crate::ops::{Make, near, run};
 
 crate::suite![
     plain:;
@@ -138,14 +140,14 @@ fn binary_rows_have_their_reference_values(subject: &Subject) {
 }
 
 /// Floats of odd sizes; the same on every device.
-fn noise(p: &Pass, shape: impl Into<Shape>, turn: f64) -> Tensor {
+pub(crate) fn noise(p: &Pass, shape: impl Into<Shape>, turn: f64) -> Tensor {
     let shape = shape.into();
     let elems = spread(shape.elems(), -2.0, 2.0, turn);
     p.input(HostTensor::new(shape, &elems).unwrap().cast(DType::F32)).unwrap()
 }
 
 fn the_device_agrees_with_the_oracle(subject: &Subject) {
-    let cases: [(&str, fn(&Pass) -> Tensor); 16] = [
+    let cases: [(&str, Make); 16] = [
         ("matmul", |p| noise(p, [33, 65], 0.1).matmul(noise(p, [65, 17], 0.2))),
         ("matmul transposed", |p| noise(p, [65, 33], 0.1).t().matmul(noise(p, [17, 65], 0.2).t())),
         ("matmul batch", |p| noise(p, [3, 7, 5], 0.1).matmul(noise(p, [3, 5, 9], 0.2))),
@@ -177,6 +179,6 @@ fn the_device_agrees_with_the_oracle(subject: &Subject) {
     for (name, f) in cases {
         let (want, got) = (run(&reference, f), run(&ctx, f));
         assert_eq!((want.0, want.1), (got.0, got.1), "{name}");
-        near(&format!("{name}"), &got.2, &want.2, 2e-5);
+        near(name, &got.2, &want.2, 2e-5);
     }
 }

@@ -2,15 +2,23 @@
 //! of a graph (`sum(op(1.3 x + 0.1) * weights)`), so that a rule that ignores the gradient it is given,
 //! or drops a factor, fails.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use wgrad::{Context, DType, HostTensor, Pass, Result, Shape, Tensor, grad, vjp};
 use wgrad_graph::{Binary, Unary};
 
+use crate::Subject;
 use crate::devices::oracle;
-use crate::elementwise;
+use crate::elementwise::{self, noise};
+use crate::ops::near;
 
 crate::suite![
-    plain: unary_rows, binary_rows, reductions, products_of_matrices, movement, choice_and_indices, composites, conventions_where_the_derivative_is_not_unique, no_gradient_leaks_through_an_unselected_branch, contributions_add, constant_input_gives_layer_norm_no_gradient, second_derivatives, rules_differentiate_again, gradient_penalty_of_a_network, hand_values, small_gradients_survive, dropout_passes_what_it_keeps;
-    device:
+    plain: unary_rows, binary_rows, reductions, products_of_matrices, movement, choice_and_indices,
+        composites, conventions_where_the_derivative_is_not_unique,
+        no_gradient_leaks_through_an_unselected_branch, contributions_add,
+        constant_input_gives_layer_norm_no_gradient, second_derivatives, rules_differentiate_again,
+        gradient_penalty_of_a_network, hand_values, small_gradients_survive, dropout_passes_what_it_keeps;
+    device: gradients_agree_with_the_oracle,
 ];
 
 const EPS: f64 = 1e-5;
@@ -81,7 +89,10 @@ fn check(ctx: &Context, name: &str, operands: &[Operand], f: &dyn Fn(&Pass, &[Te
     }
 }
 
-fn table(cases: &[(&str, &[Operand], fn(&Pass, &[Tensor]) -> Tensor)]) {
+/// Name, operands, what is recorded on them.
+type Case = (&'static str, &'static [Operand], fn(&Pass, &[Tensor]) -> Tensor);
+
+fn table(cases: &[Case]) {
     let ctx = oracle();
     for (name, operands, f) in cases {
         check(&ctx, name, operands, f);
@@ -273,7 +284,8 @@ fn gradient(x: &[f64], f: impl Fn(Tensor) -> Tensor) -> Vec<f64> {
 }
 
 fn conventions_where_the_derivative_is_not_unique() {
-    let cases: [(&str, fn(Tensor) -> Tensor, &[f64], &[f64]); 10] = [
+    type Kink = (&'static str, fn(Tensor) -> Tensor, &'static [f64], &'static [f64]);
+    let cases: [Kink; 10] = [
         ("relu at 0", |x| x.relu().sum_all(), &[-1.0, 0.0, 2.0], &[0.0, 0.0, 1.0]),
         ("abs at 0", |x| x.abs().sum_all(), &[-1.0, 0.0, 2.0], &[-1.0, 0.0, 1.0]),
         ("clamp on its limits", |x| x.clamp(-1, 1).sum_all(), &[-1.0, 0.5, 1.0], &[0.0, 1.0, 0.0]),
@@ -359,7 +371,8 @@ fn rules_differentiate_again() {
         let first = vjp(&[y], &[cotangent], &[x[0]]).unwrap()[0];
         first.square()
     }
-    let cases: [(&str, fn(&Pass, Tensor) -> Tensor); 14] = [
+    type Twice = (&'static str, fn(&Pass, Tensor) -> Tensor);
+    let cases: [Twice; 14] = [
         ("matmul", |_, x| x.matmul(x.t())),
         ("softmax", |_, x| x.softmax(1)),
         ("cross_entropy", |p, x| x.cross_entropy(ints(p, [3], &[4, 0, 2]))),
@@ -428,4 +441,75 @@ fn dropout_passes_what_it_keeps() {
         })
         .unwrap();
     assert!(y.contains(&0.0) && y.iter().zip(&g).all(|(y, g)| (y - 1.5 * g).abs() < 1e-12));
+}
+
+/// A loss and what it is differentiated by.
+type Record = fn(&Pass) -> (Tensor, Vec<Tensor>);
+
+fn gradients_agree_with_the_oracle(subject: &Subject) {
+    let cases: [(&str, Record); 8] = [
+        ("perceptron", |p| {
+            let (x, y) = (noise(p, [33, 29], 0.1), p.arange(0..33) % 7);
+            let w = [
+                noise(p, [29, 17], 0.2) * 0.3,
+                noise(p, [17], 0.3),
+                noise(p, [17, 7], 0.4),
+                noise(p, [7], 0.5),
+            ];
+            let logits = (x.matmul(w[0]) + w[1]).gelu().matmul(w[2]) + w[3];
+            (logits.cross_entropy(y), w.to_vec())
+        }),
+        ("norms", |p| {
+            let (x, w, b) = (noise(p, [11, 65], 0.1), noise(p, [65], 0.2), noise(p, [65], 0.3));
+            let y = x.layer_norm(w, b, 1e-5).rms_norm(b, 1e-5);
+            ((y * noise(p, [11, 65], 0.6)).sum_all(), vec![x, w, b])
+        }),
+        ("attention", |p| {
+            let x = noise(p, [2, 9, 12], 0.1);
+            let w = noise(p, [12, 36], 0.2) * 0.4;
+            let heads: Vec<Tensor> =
+                x.matmul(w).chunk(2, 3).iter().map(|t| t.reshape([2, 9, 3, 4]).transpose(1, 2)).collect();
+            let masked = p.arange(0..9).reshape([9, 1]).lt(p.arange(0..9));
+            let scores = (heads[0].matmul(heads[1].t()) * 0.5).masked_fill(masked, f64::NEG_INFINITY);
+            let y = scores.softmax(-1).matmul(heads[2]).transpose(1, 2).reshape([2, 9, 12]);
+            ((y * x).sum_all(), vec![x, w])
+        }),
+        ("views", |p| {
+            let x = noise(p, [7, 10], 0.1);
+            let part = x.t().slice_step(0, 1..9, -3).exp();
+            let y = Tensor::cat(&[part, part.flip(0).pad(&[(1, 0), (0, 0)], 0.0)], 0);
+            (y.slice_assign(0, 2, part.square()).mean_all(), vec![x])
+        }),
+        ("embedding", |p| {
+            let table = noise(p, [13, 5], 0.1);
+            let y = table.embedding(p.arange(0..40) % 13).reshape([8, 5, 5]);
+            ((y * y.max_keepdim(1)).sum_all(), vec![table])
+        }),
+        ("broadcast", |p| {
+            let (x, w) = (noise(p, [19, 1, 6], 0.1), noise(p, [23, 1], 0.2));
+            ((x * w).tanh().sum_all(), vec![x, w])
+        }),
+        ("product", |p| {
+            let x = noise(p, [5, 9], 0.1);
+            (x.prod(1).sum_all(), vec![x])
+        }),
+        ("second order", |p| {
+            let x = noise(p, [9, 4], 0.1);
+            let y = x.matmul(noise(p, [4, 6], 0.2)).sigmoid().sum_all();
+            (grad(y, &[x]).unwrap()[0].square().sum_all(), vec![x])
+        }),
+    ];
+    let (reference, ctx) = (oracle(), subject.context());
+    for (name, record) in cases {
+        let run = |ctx: &Context| {
+            ctx.pass(|p| {
+                let (loss, leaves) = record(p);
+                grad(loss, &leaves)?.iter().map(|g| g.to_vec::<f64>()).collect::<Result<Vec<_>>>()
+            })
+            .unwrap_or_else(|e| panic!("{name}: {e}"))
+        };
+        for (got, want) in run(&ctx).iter().zip(run(&reference)) {
+            near(name, got, &want, 5e-5);
+        }
+    }
 }

@@ -6,7 +6,9 @@
 //! missing adapter a failure instead of a skip.
 
 mod devices;
+mod engine;
 mod house;
+mod programs;
 
 use std::process::ExitCode;
 
@@ -41,7 +43,7 @@ fn main() -> ExitCode {
     for line in devices::report(subjects) {
         eprintln!("{line}");
     }
-    let modules = [("house", house::tests())];
+    let modules = [("house", house::tests()), ("programs", programs::tests()), ("engine", engine::tests())];
     let mut trials = Vec::new();
     for (module, tests) in modules {
         for test in tests {

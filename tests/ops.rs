@@ -1,5 +1,7 @@
 //! Every tensor method on every device, against values worked out by hand; and mistakes.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use wgrad::{Context, DType, ErrorKind, HostTensor, Pass, Result, Scalar, Shape, Tensor};
 
 use crate::Subject;
@@ -51,7 +53,10 @@ pub(crate) fn near(what: &str, got: &[f64], want: &[f64], tolerance: f64) {
 }
 
 /// Method, shape of the result, elements of the result.
-type Case = (&'static str, fn(&Pass) -> Tensor, &'static [usize], &'static [f64]);
+type Case = (&'static str, Make, &'static [usize], &'static [f64]);
+
+/// Records something.
+pub(crate) type Make = fn(&Pass) -> Tensor;
 
 fn check(subject: &Subject, cases: &[Case]) {
     let ctx = subject.context();
@@ -116,7 +121,7 @@ fn arithmetic_broadcasts_and_promotes(subject: &Subject) {
 }
 
 fn dtypes_of_results(subject: &Subject) {
-    let cases: [(&str, fn(&Pass) -> Tensor, DType); 14] = [
+    let cases: [(&str, Make, DType); 14] = [
         ("int and float number", |p| ints(p, [1], &[1]) * 0.5, DType::F32),
         ("int and int number", |p| ints(p, [1], &[1]) * 2, DType::I32),
         ("word and int number", |p| words(p, &[1]) + 2, DType::U32),

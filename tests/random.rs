@@ -1,10 +1,10 @@
 //! Random numbers: the same bits on every device, and their distribution.
 
-use wgrad::{Pass, Tensor};
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::Subject;
 use crate::devices::oracle;
-use crate::ops::{floats, run};
+use crate::ops::{Make, floats, run};
 
 crate::suite![
     plain: draws_of_one_stream_differ;
@@ -12,7 +12,7 @@ crate::suite![
 ];
 
 fn random_numbers_are_the_bits_of_the_oracle(subject: &Subject) {
-    let draws: [(&str, fn(&Pass) -> Tensor); 6] = [
+    let draws: [(&str, Make); 6] = [
         ("bits", |p| p.rand_bits("bits", [17, 31])),
         ("rand", |p| p.rand("u", [17, 31])),
         ("randn", |p| p.randn("n", [17, 31])),

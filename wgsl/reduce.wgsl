@@ -43,15 +43,15 @@ fn main(
         for (var base = first; base < length; base += 128u * step) {
             let end = min(base + 128u * step, length);
             //[ block
-            var p0 = 0.0;
+            var g0 = 0.0;
             //]
             for (var r = base; r < end; r += step) {
                 //[ point
-                p0 += b0[o * length + r];
+                g0 += b0[o * length + r];
                 //]
             }
             //[ fold
-            a0 += p0;
+            a0 += g0;
             //]
         }
     }

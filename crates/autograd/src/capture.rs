@@ -11,8 +11,8 @@ use wgrad_graph::{Error, ErrorKind, Home, HostTensor, Out, Result};
 
 use crate::context::Context;
 use crate::deferred::{self, Cell, Deferred};
-use crate::flush::{Bind, GoalHome, Recording};
-use crate::pass::Pass;
+use crate::flush::{Bind, Cut, GoalHome, Recording};
+use crate::pass::{self, Pass};
 use crate::plans::Ready;
 use crate::record;
 use crate::state::{At, Lease, Number, OwnedKey, Pool, Source, State};
@@ -168,17 +168,16 @@ impl<I: StepInputs, O: StepOutputs, F: Fn(&Pass, I::Tensors) -> Result<O>> Step<
         {
             return Ok(O::deferred(outputs));
         }
-        let (outputs, mut now) = self.record(&hosts)?;
-        if let Some(before) = recorded.get(&key) {
-            agree(before, &now)?;
-            now.agreed = true;
-        }
-        recorded.insert(key, now);
+        let before = recorded.get(&key);
+        let (outputs, mut now) = self.record(&hosts, before)?;
+        now.agreed = before.is_some_and(|before| now.repeats(before));
+        let old = recorded.insert(key, now);
+        drop((recorded, old));
         Ok(O::deferred(outputs))
     }
 
     #[track_caller]
-    fn record(&self, hosts: &[HostTensor]) -> Result<(Vec<Deferred<f32>>, Recorded)> {
+    fn record(&self, hosts: &[HostTensor], before: Option<&Recorded>) -> Result<(Vec<Deferred<f32>>, Recorded)> {
         let at = Location::caller();
         let pass = self.context.begin()?;
         {
@@ -188,27 +187,15 @@ impl<I: StepInputs, O: StepOutputs, F: Fn(&Pass, I::Tensors) -> Result<O>> Step<
         let values = hosts.iter().map(|h| pass.input(h.clone())).collect::<Result<Vec<_>>>()?;
         let outs = (self.f)(&pass, I::tensors(&values))?.tensors();
         let outputs = outs.iter().map(|t| deferred::defer(t, at)).collect::<Result<Vec<_>>>()?;
-        let recorded = pass.commit(|pool, recording| recorded(pool, recording, &values, &outs))?;
+        let check = |pool: &Pool, cut: &Cut| before.map_or(Ok(()), |before| agree(before, pool, cut, &values));
+        let recorded = pass.commit(check, |pool, recording| recorded(pool, recording, &values, &outs))?;
         Ok((outputs, recorded))
     }
 }
 
 /// What a committed pass has to be repeated from.
 fn recorded(pool: &Pool, recording: Recording, inputs: &[Tensor], outs: &[Tensor]) -> Recorded {
-    let Recording { ready, leaves, numbers, homes } = recording;
-    let leaf = |node: &u32| {
-        let n = &pool.nodes[*node as usize];
-        let key = n.outs[0].key;
-        if let Some(i) = inputs.iter().position(|t| t.value_key() == key) {
-            return Leaf::Input(i);
-        }
-        match (&n.source, pool.values[key].version) {
-            (Source::Lease(_), Some((owned, _))) => Leaf::Owned(owned),
-            (Source::Lease(lease), None) => Leaf::Constant(Bind::Lease(Arc::clone(lease))),
-            (Source::Host(data), _) => Leaf::Constant(Bind::Host(data.clone())),
-            _ => unreachable!("a captured pass computes nothing before its end"),
-        }
-    };
+    let Recording { ready, leaves, numbers, updates: updated, homes } = recording;
     let number = |node: &u32| match &pool.nodes[*node as usize] {
         n if matches!(n.source, Source::Number(_)) => {
             let Source::Number(number) = &n.source else { unreachable!("just matched") };
@@ -220,21 +207,18 @@ fn recorded(pool: &Pool, recording: Recording, inputs: &[Tensor], outs: &[Tensor
         GoalHome::Root(root) => Some(*root),
         GoalHome::Before => None,
     };
-    let (updated, read) = homes.split_at(homes.len() - outs.len());
-    let mut newest: Vec<OwnedKey> = Vec::new();
-    for (i, update) in pool.updates.iter().enumerate() {
-        if !pool.updates[i + 1..].iter().any(|u| u.owned == update.owned) {
-            newest.push(update.owned);
-        }
-    }
-    let updates: Vec<_> = newest.into_iter().zip(updated).filter_map(|(o, h)| Some((o, root(h)?))).collect();
-    let shapes = outs.iter().map(|t| pool.out(t.value_key()).out);
-    let outputs: Vec<_> = shapes.zip(read).filter_map(|(o, h)| Some((o, root(h)?))).collect();
-    // A goal that needs no computing (a leaf handed through) has no root to replay; record such steps anew.
-    let whole = updates.len() + outputs.len() == homes.len();
+    // What the step itself deferred comes before its outputs, and is not of the same pass in a replay.
+    let (set, read) = homes.split_at(homes.len() - outs.len());
+    let owned = updated.iter().map(|i| pool.updates[*i].owned);
+    let updates: Vec<_> = owned.zip(set).filter_map(|(o, h)| Some((o, root(h)?))).collect();
+    let outputs: Vec<_> = read.iter().filter_map(root).zip(&ready).collect::<Vec<_>>();
+    let outputs: Vec<_> = outputs.into_iter().map(|(root, ready)| (ready.plan.output(root), root)).collect();
+    // A goal that needs no computing (a leaf handed through) has no root to replay, and values of passes
+    // around differ from run to run; record such steps anew.
+    let whole = updates.len() + outputs.len() == homes.len() && pool.outer.is_empty();
     Recorded {
         ready: if whole { ready } else { None },
-        leaves: leaves.iter().map(leaf).collect(),
+        leaves: leaves.iter().map(|node| leaf(pool, *node, inputs)).collect(),
         numbers: numbers.iter().map(number).collect(),
         updates,
         outputs,
@@ -243,32 +227,89 @@ fn recorded(pool: &Pool, recording: Recording, inputs: &[Tensor], outs: &[Tensor
     }
 }
 
-fn agree(before: &Recorded, now: &Recorded) -> Result<()> {
-    for ((a, _), (b, at)) in before.numbers.iter().zip(&now.numbers) {
-        if let (Number::Literal(a), Number::Literal(b)) = (a, b)
+fn leaf(pool: &Pool, node: u32, inputs: &[Tensor]) -> Leaf {
+    let n = &pool.nodes[node as usize];
+    let key = n.outs[0].key;
+    if let Some(i) = inputs.iter().position(|t| t.value_key() == key) {
+        return Leaf::Input(i);
+    }
+    match (&n.source, pool.values[key].version) {
+        (Source::Lease(_), Some((owned, _))) => Leaf::Owned(owned),
+        (Source::Lease(lease), None) => Leaf::Constant(Bind::Lease(Arc::clone(lease))),
+        (Source::Host(data), _) => Leaf::Constant(Bind::Host(data.clone())),
+        _ => unreachable!("a captured pass computes nothing before its end"),
+    }
+}
+
+/// Whether a recording of the same structure has the same constants, which a replay would take as given.
+fn agree(before: &Recorded, pool: &Pool, cut: &Cut, inputs: &[Tensor]) -> Result<()> {
+    if before.ready.as_ref().is_none_or(|ready| *ready.plan.graph != cut.graph) {
+        return Ok(());
+    }
+    let differs = |what: String, at| Err(Error::new(ErrorKind::Argument, "capture", what).at(at));
+    for ((a, _), node) in before.numbers.iter().zip(&cut.numbers) {
+        let node = &pool.nodes[*node as usize];
+        if let (Number::Literal(a), Source::Number(Number::Literal(b))) = (a, &node.source)
             && a.to_bits() != b.to_bits()
         {
             let rule = format!("a plain number was {a} in one recording and {b} in the next; a number that changes is a `Scalar`");
-            return Err(Error::new(ErrorKind::Argument, "capture", rule).at(at));
+            return differs(rule, node.at);
+        }
+    }
+    for (a, (_, node, _)) in before.leaves.iter().zip(&cut.leaves) {
+        if let (Leaf::Constant(Bind::Host(a)), Leaf::Constant(Bind::Host(b))) = (a, leaf(pool, *node, inputs))
+            && *a != b
+        {
+            let rule = "data made inside the step differ between two recordings; data that change are inputs of the step";
+            return differs(rule.to_owned(), pool.nodes[*node as usize].at);
         }
     }
     Ok(())
+}
+
+impl Recorded {
+    /// Whether the step that was recorded is the same as before, so that it may be replayed.
+    fn repeats(&self, before: &Recorded) -> bool {
+        let number = |(a, b): (&(Number, At), &(Number, At))| match (&a.0, &b.0) {
+            (Number::Literal(a), Number::Literal(b)) => a.to_bits() == b.to_bits(),
+            (Number::Cell(a), Number::Cell(b)) => Arc::ptr_eq(a, b),
+            (Number::Count(a, _, n), Number::Count(b, _, m)) => Arc::ptr_eq(a, b) && n == m,
+            (Number::Step, Number::Step) => true,
+            _ => false,
+        };
+        let leaf = |(a, b): (&Leaf, &Leaf)| match (a, b) {
+            (Leaf::Input(a), Leaf::Input(b)) => a == b,
+            (Leaf::Owned(a), Leaf::Owned(b)) => a == b,
+            (Leaf::Constant(Bind::Host(a)), Leaf::Constant(Bind::Host(b))) => a == b,
+            (Leaf::Constant(Bind::Lease(a)), Leaf::Constant(Bind::Lease(b))) => Arc::ptr_eq(a, b),
+            _ => false,
+        };
+        let plan = |step: &Recorded| step.ready.as_ref().map(|ready| Arc::as_ptr(&ready.plan));
+        self.ready.is_some()
+            && plan(self) == plan(before)
+            && self.updates == before.updates
+            && self.numbers.iter().zip(&before.numbers).all(number)
+            && self.leaves.iter().zip(&before.leaves).all(leaf)
+    }
 }
 
 /// Submits a recorded step again; `None` where it has to be recorded anew.
 fn replay(context: ContextId, step: &Recorded, inputs: &[HostTensor]) -> Result<Option<Vec<Deferred<f32>>>> {
     let Some(ready) = &step.ready else { return Ok(None) };
     let mut state = table::lock(context)?;
-    if let Some((_, _, error)) = &state.failure
-        && (error.is_lost() || !state.failure_told)
-    {
-        let error = error.clone();
-        state.failure_told = true;
+    state.alive()?;
+    if let Some((_, error)) = state.untold.take() {
         return Err(error);
     }
+    // A pass around may have queued versions that a recording would see.
+    for open in pass::open_passes(context) {
+        if state.pool(open.pool, open.generation).is_some_and(|pool| !pool.updates.is_empty()) {
+            return Ok(None);
+        }
+    }
     let Some(binds) = binds(&state, step, ready, inputs) else { return Ok(None) };
-    let counted = |c: &Arc<AtomicU64>| step.counts.iter().filter(|(d, _)| Arc::ptr_eq(c, d)).map(|(_, n)| n).sum();
-    let numbers: Vec<f64> = step.numbers.iter().map(|(n, _)| n.now(state.step, counted)).collect();
+    let pass_step = state.next_step();
+    let numbers: Vec<f64> = step.numbers.iter().map(|(n, _)| n.now(pass_step)).collect();
     let leases = state.run(ready, &binds, &numbers)?;
     drop(binds);
     for (owned, root) in &step.updates {
@@ -285,7 +326,8 @@ fn replay(context: ContextId, step: &Recorded, inputs: &[HostTensor]) -> Result<
     let (cells, outputs): (Vec<_>, Vec<_>) = outputs.unzip();
     state.deferred.retain(|cell| cell.strong_count() > 0);
     state.deferred.extend(cells);
-    state.commit_counts(&step.counts);
+    state.commit_counts(&step.counts, pass_step);
+    state.throttle();
     Ok(Some(outputs))
 }
 

@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use slotmap::SlotMap;
-use wgrad_graph::{Backend, Caps, Error, ErrorKind, Result, Ticket};
+use wgrad_graph::{Backend, Caps, Error, ErrorKind, Plan, Result, Ticket};
 
-use crate::flush;
+use crate::flight;
 use crate::pass::Pass;
 use crate::plans::Plans;
 use crate::state::{Config, State};
@@ -225,17 +225,23 @@ impl Context {
         }
     }
 
+    /// The plan of the newest submission: its groups, where every value lies, and why what was not fused
+    /// was left apart.
+    pub fn last_plan(&self) -> Option<Arc<Plan>> {
+        table::lock(self.id()).ok().and_then(|state| state.plans.last.clone())
+    }
+
     /// Waits until everything submitted has ended.
     ///
     /// # Errors
     /// `Timeout`, `Lost`, or a failure of a submission.
     pub fn sync(&self) -> Result<()> {
         let newest = table::lock(self.id())?.newest;
-        let result = flush::settle(self.id(), newest);
+        let result = flight::settle(self.id(), newest);
         let mut state = table::lock(self.id())?;
         state.alive()?;
         // Whoever calls this hears of the failure; the next pass need not fail for it.
-        let untold = state.untold.take();
+        let untold = state.untold.take().map(|(_, error)| error);
         result.and(untold.map_or(Ok(()), Err))
     }
 

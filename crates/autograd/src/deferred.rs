@@ -3,15 +3,16 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use wgrad_graph::{Element, Error, ErrorKind, HostTensor, Out, Result, Ticket};
+use wgrad_graph::{BufferId, Element, Error, ErrorKind, HostTensor, Out, Result, Ticket};
 
+use crate::flight::Failure;
 use crate::record;
-use crate::state::{At, Lease};
+use crate::state::{At, Lease, State};
 use crate::table::{self, ContextId};
-use crate::tensor::{Tensor, finish_read};
+use crate::tensor::Tensor;
 
 enum Slot {
     Open,
@@ -35,7 +36,39 @@ impl Cell {
 
     pub(crate) fn discard(&self, at: At) {
         let error = Error::new(ErrorKind::Stale, "deferred", "the pass that makes this value was discarded");
-        *self.slot() = Slot::Failed(error.operand("pass", Some(at)));
+        self.lose(error.operand("pass", Some(at)));
+    }
+
+    /// The value does not come, for this reason.
+    pub(crate) fn lose(&self, error: Error) {
+        *self.slot() = Slot::Failed(error);
+    }
+
+    /// Loses the value if it is of a submission that failed.
+    pub(crate) fn meet(&self, failure: &Failure) {
+        let mut slot = self.slot();
+        if matches!(&*slot, Slot::Computed { ticket, .. } if failure.covers(*ticket)) {
+            *slot = Slot::Failed(failure.error.clone());
+        }
+    }
+
+    /// Buffer, shape and dtype of a computed value that was not fetched.
+    fn source(&self) -> Option<(BufferId, Out)> {
+        match &*self.slot() {
+            Slot::Computed { lease, out, .. } => Some((lease.id, *out)),
+            _ => None,
+        }
+    }
+
+    /// What was fetched, unless the submission that made it is known to have failed.
+    fn arrive(&self, state: &mut State, fetched: Result<HostTensor>) {
+        let mut slot = self.slot();
+        if let Slot::Computed { ticket, .. } = &*slot {
+            *slot = match state.tell(*ticket).and(fetched) {
+                Ok(data) => Slot::Read(data),
+                Err(error) => Slot::Failed(error),
+            };
+        }
     }
 
     fn slot(&self) -> std::sync::MutexGuard<'_, Slot> {
@@ -60,9 +93,10 @@ impl<T: Element> Deferred<T> {
     /// The element, waiting for its step if need be.
     ///
     /// # Errors
-    /// The failure of the step; `Stale` while its pass is open or after it was discarded.
+    /// The failure of the step; `Stale` while its pass is open or after it was discarded; `Shape` when
+    /// there is not exactly one element.
     pub fn get(&self) -> Result<T> {
-        Ok(first(&self.read()?))
+        only(&self.read()?)
     }
 
     /// The element, if its step has ended; does not wait for the step.
@@ -72,15 +106,19 @@ impl<T: Element> Deferred<T> {
     pub fn try_get(&self) -> Result<Option<T>> {
         let ticket = match &*self.cell.slot() {
             Slot::Open => return Ok(None),
-            Slot::Read(data) => return Ok(Some(first(data))),
+            Slot::Read(data) => return only(data).map(Some),
             Slot::Failed(error) => return Err(error.clone()),
             Slot::Computed { ticket, .. } => *ticket,
         };
-        let ended = {
-            let state = table::lock(self.context)?;
-            ticket <= state.verified || state.backend.wait(ticket, Duration::ZERO).is_ok()
-        };
-        if ended { self.get().map(Some) } else { Ok(None) }
+        let mut state = table::lock(self.context)?;
+        while let Some(oldest) = state.flight.front().copied().filter(|t| *t <= ticket) {
+            match state.backend.wait(oldest, Duration::ZERO) {
+                Err(error) if error.kind() == ErrorKind::Timeout => return Ok(None),
+                result => state.ended(oldest, &result),
+            }
+        }
+        drop(state);
+        self.get().map(Some)
     }
 
     /// All elements, waiting for their step if need be; fetches every other outstanding value of the
@@ -97,48 +135,46 @@ impl<T: Element> Deferred<T> {
             Slot::Failed(error) => return Err(error.clone()),
             Slot::Computed { .. } => {}
         }
-        let (cells, ranges, pending, deadline) = {
+        let (cells, outs, reading) = {
             let mut state = table::lock(self.context)?;
-            let (mut cells, mut ranges) = (Vec::new(), Vec::new());
-            let failure = state.failure.clone();
-            for cell in std::mem::take(&mut state.deferred).into_iter().filter_map(|w| w.upgrade()) {
-                let mut slot = cell.slot();
-                let Slot::Computed { lease, out, ticket } = &*slot else { continue };
-                if let Some((after, upto, error)) = &failure
-                    && after < ticket
-                    && ticket <= upto
-                {
-                    let error = error.clone();
-                    *slot = Slot::Failed(error);
-                    continue;
-                }
+            // This cell first; another thread may have taken it off the list to fetch it too.
+            let others = state.deferred.iter().filter_map(Weak::upgrade).filter(|cell| !Arc::ptr_eq(cell, &self.cell));
+            let all: Vec<Arc<Cell>> = std::iter::once(Arc::clone(&self.cell)).chain(others).collect();
+            let (mut cells, mut ranges, mut outs) = (Vec::new(), Vec::new(), Vec::new());
+            for cell in all {
+                let Some((id, out)) = cell.source() else { continue };
                 let storage = state.backend.caps().storage(out.dtype);
-                ranges.push((lease.id, out.shape.elems() * storage.bytes(), *out, storage));
-                drop(slot);
+                ranges.push((id, out.shape.elems() * storage.bytes()));
+                outs.push((out.shape, storage));
                 cells.push(cell);
             }
-            let bytes: Vec<_> = ranges.iter().map(|(id, bytes, _, _)| (*id, *bytes)).collect();
-            (cells, ranges, state.backend.read(&bytes)?, state.config.deadline)
+            let reading = state.read(&ranges)?;
+            state.deferred.clear();
+            (cells, outs, reading)
         };
-        let result = finish_read(self.context, pending, deadline);
-        match result {
-            Ok(all) => {
-                for ((cell, bytes), (_, _, out, storage)) in cells.iter().zip(all).zip(ranges) {
-                    *cell.slot() = Slot::Read(HostTensor::from_bytes(out.shape, storage, bytes)?);
-                }
-            }
-            Err(error) => cells.iter().for_each(|cell| *cell.slot() = Slot::Failed(error.clone())),
+        let result = reading.finish(self.context);
+        let mut state = table::lock(self.context)?;
+        for (i, (cell, (shape, storage))) in cells.iter().zip(outs).enumerate() {
+            let fetched = match &result {
+                Ok(all) => HostTensor::from_bytes(shape, storage, all[i].as_slice()),
+                Err(error) => Err(error.clone()),
+            };
+            cell.arrive(&mut state, fetched);
         }
+        drop(state);
         match &*self.cell.slot() {
             Slot::Read(data) => Ok(data.clone()),
             Slot::Failed(error) => Err(error.clone()),
-            _ => Err(Error::new(ErrorKind::Stale, "deferred", "the value was fetched by another thread that failed")),
+            Slot::Open | Slot::Computed { .. } => unreachable!("it was just fetched"),
         }
     }
 }
 
-fn first<T: Element>(data: &HostTensor) -> T {
-    data.to_vec::<T>()[0]
+fn only<T: Element>(data: &HostTensor) -> Result<T> {
+    match data.to_vec::<T>().as_slice() {
+        [x] => Ok(*x),
+        _ => Err(Error::new(ErrorKind::Shape, "deferred", format!("{} is not one element; `read` gives all", data.shape()))),
+    }
 }
 
 impl<T> fmt::Debug for Deferred<T> {

@@ -13,6 +13,7 @@ use wgrad_graph::{
     Out, Result, Root, Ticket, Val, bail,
 };
 
+use crate::flight::fresh_bytes;
 use crate::pass::OpenPass;
 use crate::plans::{PlanKey, Ready};
 use crate::record;
@@ -57,7 +58,9 @@ pub(crate) struct Recording {
     pub(crate) leaves: Vec<u32>,
     /// The pool's node of each number.
     pub(crate) numbers: Vec<u32>,
-    /// What becomes of each update and deferred value, in that order.
+    /// The updates that were committed, by their place in the pool's list.
+    pub(crate) updates: Vec<usize>,
+    /// What becomes of each of these and of each deferred value, in that order.
     pub(crate) homes: Vec<GoalHome>,
 }
 
@@ -71,55 +74,27 @@ pub(crate) enum GoalHome {
 }
 
 impl State {
-    /// Waits for a submission; a failure is noted for whoever asks next.
-    pub(crate) fn await_ticket(&mut self, ticket: Ticket) -> Result<()> {
-        if ticket <= self.verified {
-            return match &self.failure {
-                Some((after, upto, error)) if *after < ticket && ticket <= *upto => Err(error.clone()),
-                _ => Ok(()),
-            };
-        }
-        match self.backend.wait(ticket, self.config.deadline) {
-            Ok(()) => {
-                self.verified = ticket;
-                self.flight.retain(|t| *t > ticket);
-                Ok(())
-            }
-            Err(error) => {
-                self.fail(&error);
-                Err(error)
-            }
-        }
-    }
-
     /// A new buffer with `data` in storage dtype.
     pub(crate) fn upload(&mut self, data: &HostTensor) -> Result<Arc<Lease>> {
+        self.alive()?;
         let caps = self.backend.caps();
         let stored = data.cast(caps.storage(data.dtype()));
         let bytes = caps.value_bytes(data.shape().elems(), data.dtype());
-        self.afford(bytes)?;
-        let lease = Lease::new(&self.backend, bytes)?;
-        self.backend.write(lease.id, stored.bytes())?;
-        Ok(lease)
-    }
-
-    fn afford(&self, bytes: usize) -> Result<()> {
-        let Some(budget) = self.config.budget_bytes else { return Ok(()) };
-        let live = self.backend.memory().live_bytes;
-        if live + bytes > budget {
-            bail!(OutOfMemory, "budget", "{live} bytes are used and {bytes} more are asked for; the budget is {budget} bytes");
-        }
-        Ok(())
+        self.room().take(bytes)?;
+        let lease = Lease::new(&self.backend, bytes);
+        let written = lease.and_then(|lease| self.backend.write(lease.id, stored.bytes()).map(|()| lease));
+        written.inspect_err(|error| self.note(error))
     }
 
     /// The computed buffer of a handle, computing it if need be.
-    pub(crate) fn computed(&mut self, tensor: &Tensor, at: At) -> Result<(Arc<Lease>, Out)> {
+    pub(crate) fn computed(&mut self, tensor: &Tensor, at: At) -> Result<(Arc<Lease>, Ticket, Out)> {
+        self.alive()?;
         let look = record::look(self, tensor)?;
         match look.standing {
-            Standing::Computed(lease) => return Ok((lease, look.out)),
+            Standing::Computed(lease, ticket) => return Ok((lease, ticket, look.out)),
             Standing::Poisoned(error) => return Err(error),
             Standing::Queued if tensor.pool == PERSISTENT => {
-                bail!(Stale, "read", "the value is made by a pass that has not ended")
+                bail!(Stale, "read", "the value is made by a pass that has not ended or was discarded")
             }
             Standing::Queued => {}
         }
@@ -129,7 +104,7 @@ impl State {
         }
         self.flush(tensor.pool, &[tensor.value_key()])?;
         match record::look(self, tensor)?.standing {
-            Standing::Computed(lease) => Ok((lease, look.out)),
+            Standing::Computed(lease, ticket) => Ok((lease, ticket, look.out)),
             Standing::Poisoned(error) => Err(error),
             Standing::Queued => unreachable!("a flush computes or poisons what it was asked for"),
         }
@@ -139,7 +114,7 @@ impl State {
     pub(crate) fn spend(&mut self, pass: OpenPass) -> Result<()> {
         let node_budget = self.config.node_budget;
         let pool = record::current(self, pass)?;
-        if pool.nodes.len() - pool.flushed < node_budget {
+        if pool.captured || pool.nodes.len() - pool.flushed < node_budget {
             return Ok(());
         }
         let mut used = vec![false; pool.nodes.len()];
@@ -147,8 +122,12 @@ impl State {
             node.inputs.iter().for_each(|k| used[pool.values[*k].node as usize] = true);
         }
         let idle = |i: &usize| !used[*i] && !matches!(pool.nodes[*i].op, Op::Input | Op::Scalar);
-        let goals: Vec<ValueKey> =
+        let mut goals: Vec<ValueKey> =
             (pool.flushed..pool.nodes.len()).filter(idle).flat_map(|i| pool.nodes[i].outs.iter().map(|o| o.key)).collect();
+        // What depends on a poisoned value has failed already, and must not take others along.
+        if needed(pool, &goals).is_err() {
+            goals.retain(|key| needed(pool, &[*key]).is_ok());
+        }
         pool.flushed = pool.nodes.len();
         // A failure belongs to the values that failed: whoever reads one of them hears of it.
         if let Err(error) = self.flush(pass.pool, &goals) {
@@ -160,9 +139,25 @@ impl State {
     /// Computes `goals` in the middle of a pass.
     pub(crate) fn flush(&mut self, index: u32, goals: &[ValueKey]) -> Result<()> {
         let mut pool = self.pools[index as usize].pool.take().expect("the caller found the pool open");
+        self.poison(&mut pool);
         let result = self.flush_pool(&mut pool, goals);
         self.pools[index as usize].pool = Some(pool);
+        self.throttle();
         result
+    }
+
+    /// Poisons the values of submissions that failed on the device.
+    fn poison(&self, pool: &mut Pool) {
+        if self.failures.is_empty() {
+            return;
+        }
+        for out in pool.nodes.iter_mut().flat_map(|node| &mut node.outs) {
+            if let Standing::Computed(_, ticket) = out.standing
+                && let Some(error) = self.failed(ticket)
+            {
+                out.standing = Standing::Poisoned(error.clone());
+            }
+        }
     }
 
     fn flush_pool(&mut self, pool: &mut Pool, goals: &[ValueKey]) -> Result<()> {
@@ -186,7 +181,7 @@ impl State {
             let back: HashMap<Val, (u32, u32)> = cut.vals.iter().map(|(k, v)| (*v, *k)).collect();
             for (val, lease) in vals.into_iter().zip(made.roots).chain(made.kept) {
                 let (node, out) = back[&val];
-                pool.nodes[node as usize].outs[out as usize].standing = Standing::Computed(lease);
+                pool.nodes[node as usize].outs[out as usize].standing = Standing::Computed(lease, self.newest);
             }
             Ok(())
         });
@@ -207,11 +202,16 @@ impl State {
             return Ok(());
         }
         for node in needed(pool, goals)? {
-            let Source::Outer { pool: outer, key } = pool.nodes[node as usize].source else { continue };
-            self.flush(outer, &[key])?;
-            let outer = self.pools[outer as usize].pool.as_ref().expect("a pass around is open");
+            let Source::Outer { pass: outer, key } = pool.nodes[node as usize].source else { continue };
+            if self.pool(outer.pool, outer.generation).is_none() {
+                let at = pool.nodes[node as usize].at;
+                let rule = "a value of a pass around is needed, but that pass has ended before this one";
+                return Err(Error::new(ErrorKind::Stale, "flush", rule).operand("made", Some(at)));
+            }
+            self.flush(outer.pool, &[key])?;
+            let outer = self.pool(outer.pool, outer.generation).expect("it was just found");
             let lease = match (&outer.node(key).source, &outer.out(key).standing) {
-                (Source::Lease(lease), _) | (_, Standing::Computed(lease)) => Arc::clone(lease),
+                (Source::Lease(lease), _) | (_, Standing::Computed(lease, _)) => Arc::clone(lease),
                 (_, Standing::Poisoned(error)) => return Err(error.clone()),
                 (_, Standing::Queued) => bail!(Stale, "flush", "a value of a pass around was not computed"),
             };
@@ -251,9 +251,17 @@ impl State {
         let count = roots.len();
         let options = Options { fuse: self.config.fuse, keep: places.is_none() };
         let key = PlanKey { graph: cut.graph.clone(), roots, leaves: kinds, options };
-        let ready = self.plans.ready(&self.backend, key)?.ready.clone();
-        let numbers: Vec<f64> = cut.numbers.iter().map(|n| pool.take_number(*n, self.step)).collect();
+        let room = self.room();
+        let ready = self.plans.ready(&self.backend, key, &room).map(|cached| cached.ready.clone());
+        let ready = ready.inspect_err(|error| self.note(error))?;
+        self.workspace_bytes = self.workspace_bytes.max(ready.plan.workspace_bytes);
+        let numbers: Vec<f64> = cut.numbers.iter().map(|n| pool.take_number(*n)).collect();
         let mut leases = self.run(&ready, &binds, &numbers)?;
+        for (node, _) in cut.vals.keys().filter(|(_, out)| *out == 0) {
+            let node = &mut pool.nodes[*node as usize];
+            let computes = !matches!(node.op, Op::Input | Op::Scalar) && !matches!(node.outs[0].standing, Standing::Computed(..));
+            self.recomputed += u64::from(computes && std::mem::replace(&mut node.ran, true));
+        }
         let others = leases.split_off(count);
         let kept = ready.plan.outputs[count..].iter().map(|o| o.val).zip(others).collect();
         Ok(Made { roots: leases, kept, ready })
@@ -270,9 +278,8 @@ impl State {
                 return Err(if let Some(at) = node.at { error.at(at) } else { error });
             }
         }
-        let fresh = plan.outputs.iter().map(|o| if let Home::New { bytes } = o.home { bytes } else { 0 });
-        let growth = plan.workspace_bytes.saturating_sub(self.workspace_bytes);
-        self.afford(fresh.sum::<usize>() + growth)?;
+        self.alive()?;
+        self.room().take(fresh_bytes(plan))?;
         let caps = self.backend.caps();
         let stored: Vec<Option<HostTensor>> = binds
             .iter()
@@ -289,7 +296,7 @@ impl State {
         let mut leases = Vec::with_capacity(plan.outputs.len());
         for output in &plan.outputs {
             leases.push(match output.home {
-                Home::New { bytes } => Lease::new(&self.backend, bytes)?,
+                Home::New { bytes } => Lease::new(&self.backend, bytes).inspect_err(|error| self.note(error))?,
                 Home::InPlace(leaf) => match &binds[leaf as usize] {
                     Bind::Lease(lease) => Arc::clone(lease),
                     Bind::Host(_) => unreachable!("host bytes are never donated"),
@@ -298,31 +305,27 @@ impl State {
         }
         let outputs: Vec<BufferId> = leases.iter().map(|l| l.id).collect();
         let args = Args { leaves: &leaves, scalars: numbers, outputs: &outputs };
-        let ticket = self.backend.submit(prepared, args).inspect_err(|error| {
-            if error.is_lost() {
-                self.failure = Some((self.verified, self.newest, error.clone()));
-            }
-        })?;
-        self.workspace_bytes = self.workspace_bytes.max(plan.workspace_bytes);
+        let ticket = self.backend.submit(prepared, args).inspect_err(|error| self.note(error))?;
         self.newest = ticket;
         self.flight.push_back(ticket);
-        if self.flight.len() > self.config.in_flight {
-            let oldest = self.flight[0];
-            // The failure is kept for the next pass and for the deferred numbers of its step.
-            let _noted = self.await_ticket(oldest);
-        }
         Ok(leases)
     }
 
-    /// The final flush of a pass: computes what outlives it, and commits.
-    pub(crate) fn finish(&mut self, index: u32) -> Result<Recording> {
+    /// The final flush of a pass: computes what outlives it, and commits, unless `check` objects.
+    pub(crate) fn finish(&mut self, index: u32, check: impl FnOnce(&Pool, &Cut) -> Result<()>) -> Result<Recording> {
         let mut pool = self.pools[index as usize].pool.take().expect("the pass is open");
-        let result = self.finish_pool(&mut pool);
+        self.poison(&mut pool);
+        let result = self.finish_pool(&mut pool, check);
+        if let Err(error) = &result {
+            pool.deferred.drain(..).for_each(|(_, cell)| cell.lose(error.clone()));
+        }
         self.pools[index as usize].pool = Some(pool);
+        self.throttle();
         result
     }
 
-    fn finish_pool(&mut self, pool: &mut Pool) -> Result<Recording> {
+    fn finish_pool(&mut self, pool: &mut Pool, check: impl FnOnce(&Pool, &Cut) -> Result<()>) -> Result<Recording> {
+        self.alive()?;
         for update in &pool.updates {
             if let Some(owned) = self.owned.get(update.owned)
                 && owned.version != update.base
@@ -347,12 +350,16 @@ impl State {
         let keys: Vec<ValueKey> = goals.iter().map(|(key, _)| *key).collect();
         self.outer_first(pool, &keys)?;
         let cut = cut(pool, &keys)?;
+        check(pool, &cut)?;
         let mut roots: Vec<Root> = Vec::new();
         let mut places: Vec<Option<Arc<Lease>>> = Vec::new();
         let mut homes: Vec<GoalHome> = Vec::new();
+        // Held from here on, so that nothing takes the place of a version that another value becomes.
+        let mut before: Vec<Option<(Arc<Lease>, Ticket)>> = Vec::new();
         for (key, update) in &goals {
             let v = pool.values[*key];
-            if leaf_lease(pool, v.node, v.out).is_some() {
+            before.push(leaf_lease(pool, v.node, v.out));
+            if before.last().is_some_and(Option::is_some) {
                 homes.push(GoalHome::Before);
                 continue;
             }
@@ -369,37 +376,35 @@ impl State {
             false => Some(self.submit(pool, &cut, roots, Some(&places))?),
         };
         drop(places);
-        let lease = |(home, (key, _)): (&GoalHome, &(ValueKey, Option<usize>))| match (home, &made) {
-            (GoalHome::Root(root), Some(made)) => Arc::clone(&made.roots[*root]),
-            _ => {
-                let v = pool.values[*key];
-                Arc::clone(leaf_lease(pool, v.node, v.out).expect("it was computed before"))
-            }
+        let lease = |(home, before): (&GoalHome, Option<(Arc<Lease>, Ticket)>)| match (home, &made) {
+            (GoalHome::Root(root), Some(made)) => (Arc::clone(&made.roots[*root]), self.newest),
+            _ => before.expect("a goal without a root was computed before"),
         };
-        let leases: Vec<Arc<Lease>> = homes.iter().zip(&goals).map(lease).collect();
+        let leases: Vec<(Arc<Lease>, Ticket)> = homes.iter().zip(before).map(lease).collect();
         let (new, deferred) = leases.split_at(updates.len());
-        for (i, lease) in updates.iter().zip(new) {
+        for (i, (lease, _)) in updates.iter().zip(new) {
             let Update { owned, version, .. } = pool.updates[*i];
             let owned = &mut self.owned[owned];
             (owned.lease, owned.version) = (Some(Arc::clone(lease)), version);
         }
-        for ((key, cell), lease) in pool.deferred.iter().zip(deferred) {
-            cell.computed(Arc::clone(lease), pool.out(*key).out, self.newest);
+        for ((key, cell), (lease, ticket)) in pool.deferred.iter().zip(deferred) {
+            cell.computed(Arc::clone(lease), pool.out(*key).out, *ticket);
             self.deferred.push(Arc::downgrade(cell));
         }
         self.deferred.retain(|cell| cell.strong_count() > 0);
-        self.commit_counts(&pool.counts);
+        self.commit_counts(&pool.counts, pool.step);
         pool.deferred.clear();
         let leaves = cut.leaves.iter().map(|(_, node, _)| *node).collect();
-        Ok(Recording { ready: made.map(|m| m.ready), leaves, numbers: cut.numbers, homes })
+        Ok(Recording { ready: made.map(|m| m.ready), leaves, numbers: cut.numbers, updates, homes })
     }
 
-    /// Counts a committed pass.
-    pub(crate) fn commit_counts(&mut self, counts: &[(Arc<AtomicU64>, u64)]) {
+    /// Counts the committed pass with number `step`.
+    pub(crate) fn commit_counts(&mut self, counts: &[(Arc<AtomicU64>, u64)], step: u64) {
         for (counter, n) in counts {
             counter.fetch_add(*n, Ordering::AcqRel);
         }
-        self.step += 1;
+        self.committed += 1;
+        self.step = self.step.max(step + 1);
     }
 }
 
@@ -407,15 +412,16 @@ impl State {
 fn bind(pool: &Pool, node: u32, out: u32) -> Bind {
     match &pool.nodes[node as usize].source {
         Source::Host(data) => Bind::Host(data.clone()),
-        _ => Bind::Lease(Arc::clone(leaf_lease(pool, node, out).expect("a leaf is a buffer or host bytes"))),
+        _ => Bind::Lease(leaf_lease(pool, node, out).expect("a leaf is a buffer or host bytes").0),
     }
 }
 
-/// The buffer of a pool's leaf or computed value.
-fn leaf_lease(pool: &Pool, node: u32, out: u32) -> Option<&Arc<Lease>> {
+/// The buffer of a pool's leaf or computed value, and the submission that filled it.
+fn leaf_lease(pool: &Pool, node: u32, out: u32) -> Option<(Arc<Lease>, Ticket)> {
     let node = &pool.nodes[node as usize];
     match (&node.source, &node.outs[out as usize].standing) {
-        (Source::Lease(lease), _) | (_, Standing::Computed(lease)) => Some(lease),
+        (Source::Lease(lease), _) => Some((Arc::clone(lease), Ticket(0))),
+        (_, Standing::Computed(lease, ticket)) => Some((Arc::clone(lease), *ticket)),
         _ => None,
     }
 }
@@ -428,7 +434,7 @@ fn needed(pool: &Pool, goals: &[ValueKey]) -> Result<Vec<u32>> {
         let node = &pool.nodes[index as usize];
         match &node.outs[out as usize].standing {
             Standing::Poisoned(error) => return Err(error.clone()),
-            Standing::Computed(_) => continue,
+            Standing::Computed(..) => continue,
             Standing::Queued if std::mem::replace(&mut seen[index as usize], true) => continue,
             Standing::Queued => {}
         }
@@ -474,7 +480,7 @@ pub(crate) fn cut(pool: &Pool, goals: &[ValueKey]) -> Result<Cut> {
         }
         for out in 0..node.outs.len() as u32 {
             // An output that is already computed stays what it is: its readers found the leaf.
-            if !matches!(node.outs[out as usize].standing, Standing::Computed(_)) {
+            if !matches!(node.outs[out as usize].standing, Standing::Computed(..)) {
                 cut.vals.insert((index, out), Val { node: id, out });
             }
         }

@@ -9,6 +9,7 @@ mod checkpoint;
 mod context;
 mod custom;
 mod deferred;
+mod flight;
 mod flush;
 mod grads;
 mod ops;

@@ -5,17 +5,17 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
-use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Op, Result, Shape, bail};
+use wgrad_graph::{DType, HostTensor, Result, bail};
 
 use crate::context::Context;
-use crate::flush::Recording;
-use crate::record::{self, Recorded};
-use crate::state::{At, Number, Pool, PoolCell, Source};
+use crate::flush::{Cut, Recording};
+use crate::record;
+use crate::state::{At, Pool, PoolCell, Source};
 use crate::table::{self, ContextId};
 use crate::tensor::Tensor;
 
 /// An open pass as its thread sees it.
-#[derive(Copy, Clone, PartialEq, Eq)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct OpenPass {
     pub(crate) context: ContextId,
     pub(crate) pool: u32,
@@ -77,13 +77,11 @@ pub struct Pass {
 impl Pass {
     pub(crate) fn open(context: &Context, at: At) -> Result<Pass> {
         let mut state = table::lock(context.id())?;
-        if let Some((_, _, error)) = &state.failure {
-            if error.is_lost() || !state.failure_told {
-                let error = error.clone();
-                state.failure_told = true;
-                return Err(error);
-            }
+        state.alive()?;
+        if let Some((_, error)) = state.untold.take() {
+            return Err(error);
         }
+        let step = state.next_step();
         let index = match state.free_pools.pop() {
             Some(index) => index,
             None => {
@@ -92,7 +90,7 @@ impl Pass {
             }
         };
         let cell = &mut state.pools[index as usize];
-        cell.pool = Some(Box::new(Pool::new(at)));
+        cell.pool = Some(Box::new(Pool::new(step, at)));
         let open = OpenPass { context: context.id(), pool: index, generation: cell.generation };
         drop(state);
         Ok(Pass {
@@ -119,13 +117,17 @@ impl Pass {
     /// # Errors
     /// What the device meets; nothing is committed then.
     pub fn end(self) -> Result<()> {
-        self.commit(|_, _| ())
+        self.commit(|_, _| Ok(()), |_, _| ())
     }
 
-    /// Commits the pass; `then` sees its pool and what the final flush did.
-    pub(crate) fn commit<T>(&self, then: impl FnOnce(&Pool, Recording) -> T) -> Result<T> {
+    /// Commits the pass unless `check` objects; `then` sees its pool and what the final flush did.
+    pub(crate) fn commit<T>(
+        &self,
+        check: impl FnOnce(&Pool, &Cut) -> Result<()>,
+        then: impl FnOnce(&Pool, Recording) -> T,
+    ) -> Result<T> {
         let mut state = table::lock(self.open.context)?;
-        let result = state.finish(self.open.pool);
+        let result = state.finish(self.open.pool, check);
         let pool = self.close(&mut state);
         drop(state);
         let pool = pool.expect("a pass is committed once");
@@ -146,6 +148,9 @@ impl Pass {
         cell.generation += 1;
         if cell.generation < u32::MAX {
             state.free_pools.push(self.open.pool);
+        }
+        if state.pools.iter().all(|cell| cell.pool.is_none()) {
+            state.failures.clear();
         }
         pool
     }
@@ -179,49 +184,6 @@ impl Pass {
         }
         let out = wgrad_graph::Out { shape: data.shape(), dtype: data.dtype() };
         record::leaf(self.open, Source::Host(data), out, Location::caller())
-    }
-
-    #[track_caller]
-    pub(crate) fn record(
-        &self,
-        op: Op,
-        x: &[Tensor],
-        to: Option<Shape>,
-        dtype: Option<DType>,
-    ) -> Result<Tensor> {
-        record::operation(Some(self.open), Recorded { op, x, to, dtype }, Location::caller())
-    }
-
-    #[track_caller]
-    pub(crate) fn number(&self, value: f64, dtype: DType) -> Result<Tensor> {
-        record::number(self.open, Number::Literal(value), dtype, Location::caller())
-    }
-
-    /// A constant that is uploaded once a context.
-    #[track_caller]
-    pub(crate) fn table(&self, name: &'static str, make: fn() -> HostTensor) -> Result<Tensor> {
-        record::constant(self.open, name, make, Location::caller())
-    }
-
-    /// The operands `k0, k1, step, row` of [`Op::Random`] for one draw from `stream`: a function of the
-    /// context's seed, the stream's name, how often the pass has drawn from it, and the number of passes
-    /// committed.
-    #[track_caller]
-    pub(crate) fn random_key(&self, stream: &str) -> Result<[Tensor; 4]> {
-        let (seed, draw) = {
-            let mut state = table::lock(self.open.context)?;
-            let seed = state.seed;
-            let pool = state
-                .pool(self.open.pool, self.open.generation)
-                .ok_or_else(|| Error::new(ErrorKind::Stale, "random", "the pass has ended"))?;
-            let draw = pool.streams.entry(stream.to_owned()).or_insert(0);
-            *draw += 1;
-            (seed, *draw - 1)
-        };
-        let key = seed ^ stream_hash(stream, draw);
-        let word = |x: u64| self.number((x & 0xffff_ffff) as f64, DType::U32);
-        let step = record::number(self.open, Number::Step, DType::U32, Location::caller())?;
-        Ok([word(key)?, word(key >> 32)?, step, word(0)?])
     }
 }
 

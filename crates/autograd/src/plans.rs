@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use wgrad_graph::{Backend, Graph, LeafKind, NodeId, Op, Options, Plan, Prepared, Result, Root, plan};
 
+use crate::flight::Room;
+
 /// Plans kept at most; the one that was not used for longest goes first.
 const CAPACITY: usize = 256;
 
@@ -41,13 +43,15 @@ pub(crate) struct Plans {
     by_hash: HashMap<u64, Vec<Cached>>,
     len: usize,
     clock: u64,
+    /// The plan used last.
+    pub(crate) last: Option<Arc<Plan>>,
     pub(crate) made: u64,
     pub(crate) reused: u64,
 }
 
 impl Plans {
-    /// The plan of `key`, made if it is not there.
-    pub(crate) fn ready(&mut self, backend: &Arc<dyn Backend>, key: PlanKey) -> Result<&Cached> {
+    /// The plan of `key`, made if it is not there and there is room for it.
+    pub(crate) fn ready(&mut self, backend: &Arc<dyn Backend>, key: PlanKey, room: &Room) -> Result<&Cached> {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         let hash = hasher.finish();
@@ -59,7 +63,7 @@ impl Plans {
                 at
             }
             None => {
-                let ready = make(backend, key)?;
+                let ready = make(backend, key, room)?;
                 self.made += 1;
                 self.evict();
                 self.len += 1;
@@ -70,6 +74,7 @@ impl Plans {
         };
         let ready = &mut self.by_hash.get_mut(&hash).expect("found or just made")[at];
         ready.used = self.clock;
+        self.last = Some(Arc::clone(&ready.ready.plan));
         Ok(ready)
     }
 
@@ -86,11 +91,13 @@ impl Plans {
     }
 }
 
-fn make(backend: &Arc<dyn Backend>, key: PlanKey) -> Result<Cached> {
+fn make(backend: &Arc<dyn Backend>, key: PlanKey, room: &Room) -> Result<Cached> {
     let graph = Arc::new(key.graph.clone());
     let plan = Arc::new(plan(&graph, &key.roots, &key.leaves, &key.options, backend.caps())?);
     tracing::debug!(target: "wgrad::plan", steps = plan.steps.len(), workspace_bytes = plan.workspace_bytes, "planned");
     tracing::trace!(target: "wgrad::plan", "{plan}");
+    // Before the device reserves the workspace: what is refused must hold nothing.
+    room.take_plan(&plan)?;
     let prepared = backend.prepare(&plan)?;
     let bounds = bounds(&plan);
     Ok(Cached { ready: Ready { plan, prepared, bounds }, key, used: 0 })

@@ -11,6 +11,7 @@ use wgrad_graph::{Backend, BufferId, Error, HostTensor, Op, Out, Result, Ticket}
 
 use crate::custom::Entry;
 use crate::deferred::Cell as DeferredCell;
+use crate::flight::Failure;
 use crate::pass::OpenPass;
 use crate::plans::Plans;
 
@@ -262,19 +263,6 @@ pub(crate) struct Config {
     pub(crate) deadline: std::time::Duration,
 }
 
-/// Submissions that failed on the device: those after one ticket, up to another.
-pub(crate) struct Failure {
-    after: Ticket,
-    upto: Ticket,
-    pub(crate) error: Error,
-}
-
-impl Failure {
-    pub(crate) fn covers(&self, ticket: Ticket) -> bool {
-        self.after < ticket && ticket <= self.upto
-    }
-}
-
 /// Everything that a context holds.
 pub(crate) struct State {
     /// What keeps the context open.
@@ -292,8 +280,8 @@ pub(crate) struct State {
     pub(crate) verified: Ticket,
     /// Failures that values of open passes may have met.
     pub(crate) failures: Vec<Failure>,
-    /// A failure that nobody has heard of; the next pass returns it.
-    pub(crate) untold: Option<Error>,
+    /// A failure that nobody has heard of, up to this submission; the next pass returns it.
+    pub(crate) untold: Option<(Ticket, Error)>,
     /// Why the device is gone.
     pub(crate) lost: Option<Error>,
     pub(crate) newest: Ticket,
@@ -317,42 +305,5 @@ impl State {
     /// The number of a pass that begins now: after every committed and every open one.
     pub(crate) fn next_step(&self) -> u64 {
         self.pools.iter().filter_map(|c| c.pool.as_ref()).map(|p| p.step + 1).fold(self.step, u64::max)
-    }
-
-    /// Notes how the oldest submission that was not known about ended.
-    pub(crate) fn ended(&mut self, ticket: Ticket, result: &Result<()>) {
-        match result {
-            Ok(()) => self.verified = self.verified.max(ticket),
-            Err(error) => self.fail(ticket, error),
-        }
-        self.flight.retain(|t| *t > self.verified);
-    }
-
-    /// Notes that the submissions after the last verified one, up to `upto`, have failed.
-    pub(crate) fn fail(&mut self, upto: Ticket, error: &Error) {
-        let upto = if error.is_lost() { self.newest } else { upto };
-        let failure = Failure { after: self.verified, upto, error: error.clone() };
-        self.deferred.iter().filter_map(Weak::upgrade).for_each(|cell| cell.meet(&failure));
-        self.failures.push(failure);
-        self.untold.get_or_insert_with(|| error.clone());
-        self.verified = self.verified.max(upto);
-        self.note(error);
-    }
-
-    /// Remembers the loss of the device.
-    pub(crate) fn note(&mut self, error: &Error) {
-        if error.is_lost() {
-            self.lost.get_or_insert_with(|| error.clone());
-        }
-    }
-
-    /// An error once the device is gone.
-    pub(crate) fn alive(&self) -> Result<()> {
-        self.lost.clone().map_or(Ok(()), Err)
-    }
-
-    /// The error of a submission that is known to have failed.
-    pub(crate) fn failed(&self, ticket: Ticket) -> Option<&Error> {
-        self.failures.iter().find(|f| f.covers(ticket)).map(|f| &f.error)
     }
 }

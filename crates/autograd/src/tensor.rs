@@ -2,10 +2,9 @@
 
 use std::fmt;
 use std::panic::Location;
-use std::time::Duration;
 
 use slotmap::{Key, KeyData};
-use wgrad_graph::{DType, Element, Error, ErrorKind, HostTensor, Op, Out, Pending, Result, Shape};
+use wgrad_graph::{DType, Element, Error, ErrorKind, HostTensor, Op, Out, Result, Shape};
 
 use crate::pass::OpenPass;
 use crate::record::{self, Recorded};
@@ -135,15 +134,15 @@ impl Tensor {
 
     /// The value in storage dtype (f64 for every float on the oracle).
     fn stored(&self, at: At) -> Result<HostTensor> {
-        let (pending, out, storage, deadline) = {
+        let (pending, ticket, out, storage) = {
             let mut state = table::lock(self.context)?;
-            let (lease, out) = state.computed(self, at)?;
+            let (lease, ticket, out) = state.computed(self, at)?;
             let storage = state.backend.caps().storage(out.dtype);
             let bytes = out.shape.elems() * storage.bytes();
-            let pending = state.backend.read(&[(lease.id, bytes)])?;
-            (pending, out, storage, state.config.deadline)
+            (state.read(&[(lease.id, bytes)])?, ticket, out, storage)
         };
-        let mut bytes = finish_read(self.context, pending, deadline)?;
+        let mut bytes = pending.finish(self.context)?;
+        table::lock(self.context)?.tell(ticket)?;
         let bytes = bytes.pop().unwrap_or_default();
         HostTensor::from_bytes(out.shape, storage, bytes)
     }
@@ -180,19 +179,6 @@ impl Tensor {
         }
         Ok(self.to_vec()?[0])
     }
-}
-
-/// Waits for a read without holding the context's lock.
-pub(crate) fn finish_read(
-    context: ContextId,
-    pending: Box<dyn Pending>,
-    deadline: Duration,
-) -> Result<Vec<Vec<u8>>> {
-    pending.wait(deadline).inspect_err(|error| {
-        if let Ok(mut state) = table::lock(context) {
-            state.fail(error);
-        }
-    })
 }
 
 impl fmt::Debug for Tensor {

@@ -121,8 +121,8 @@ impl Walk {
         let nodes: Vec<u32> = (0..on_way.len() as u32).filter(|i| on_way[*i as usize]).collect();
         let mut needs: HashMap<ValueKey, bool> = HashMap::new();
         match wanted {
-            Some(wanted) => wanted.iter().for_each(|k| drop(needs.insert(*k, true))),
-            None => params.iter().for_each(|(_, k)| drop(needs.insert(*k, true))),
+            Some(wanted) => needs.extend(wanted.iter().map(|k| (*k, true))),
+            None => needs.extend(params.iter().map(|(_, k)| (*k, true))),
         }
         for index in &nodes {
             let node = &pool.nodes[*index as usize];
@@ -132,7 +132,7 @@ impl Walk {
                     || !value.stop && needs.get(&pool.out(*k).key).copied().unwrap_or(false)
             };
             if node.inputs.iter().any(through) {
-                node.outs.iter().filter(|o| o.out.dtype.is_float()).for_each(|o| drop(needs.insert(o.key, true)));
+                needs.extend(node.outs.iter().filter(|o| o.out.dtype.is_float()).map(|o| (o.key, true)));
             }
         }
         Ok(Walk { pass, nodes, needs, params, replay: Replay::default() })

@@ -20,3 +20,6 @@ mod tail;
 
 pub use cpu::Cpu;
 pub use oracle::Oracle;
+
+#[cfg(test)]
+mod tests;

@@ -94,7 +94,7 @@ pub(crate) fn tanh(x: f32) -> f32 {
     let q = 1.198_258_4e-6 * s + 1.185_347_1e-4;
     let q = q * s + 2.268_434_6e-3;
     let q = q * s + 4.893_525e-3;
-    let y = clamp(z * p / q, -1.0, 1.0);
+    let y = if x.abs() > 8.5 { 1f32.copysign(x) } else { z * p / q };
     if x.abs() < 4e-4 { x } else { y }
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn erf(x: f32) -> f32 {
     let q = q * s + -1.682_827e-3;
     let q = q * s + -7.373_329e-3;
     let q = q * s + -1.426_474e-2;
-    clamp(z * p / q, -1.0, 1.0)
+    if x.abs() > 3.9 { 1f32.copysign(x) } else { z * p / q }
 }
 
 /// The quadrant and the rest in it, by a reduction in f64, which is exact enough up to |x| = 2^30.

@@ -72,6 +72,17 @@ impl Product {
         count >= rayon::current_num_threads() && count > 1 && count * m * n * k >= PARALLEL_MACS
     }
 
+    /// The whole batch into `y`.
+    pub(crate) fn run_all(&self, a: Operand<'_>, b: Operand<'_>, y: &mut [u8]) {
+        if !self.by_batch() {
+            return self.run(a, b, 0, y, true);
+        }
+        let bytes = self.elems() * self.dtype.bytes();
+        let at_once = (y.len() / bytes).div_ceil(rayon::current_num_threads() * 4);
+        let run = |(i, y): (usize, &mut [u8])| self.run(a, b, i * at_once, y, false);
+        y.par_chunks_mut(at_once * bytes).enumerate().for_each(run);
+    }
+
     /// Products `first, first + 1, ..` of the batch into `y`.
     pub(crate) fn run(&self, a: Operand<'_>, b: Operand<'_>, first: usize, y: &mut [u8], parallel: bool) {
         let (Operand::Bytes { bytes: a, .. }, Operand::Bytes { bytes: b, .. }) = (a, b) else {

@@ -218,8 +218,9 @@ fn place(instrs: &mut [Instr], roots: &[InstrId], targets: &[Target]) -> (usize,
         let last = !instrs[i + 1..].iter().any(|i| matches!(i.code, Code::Load { .. } | Code::Gather { .. }));
         let output = targets.iter().position(|t| t.from == i && t.flat && last);
         let is_load = matches!(instrs[i].code, Code::Load { .. });
+        // What is filled once may not share its register with what comes and goes.
         let mut take = || {
-            free.pop().unwrap_or_else(|| {
+            free.pop_if(|_| !uniform[i]).unwrap_or_else(|| {
                 slots += 1;
                 slots - 1
             })

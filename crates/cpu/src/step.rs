@@ -66,6 +66,8 @@ enum Work {
 pub(crate) struct Compiled {
     work: Work,
     tail: Program,
+    /// Whether the tail takes the outer space in its own order.
+    natural: bool,
     group: Arc<Group>,
     graph: Arc<Graph>,
     /// For each scalar of the group, its number in the plan.
@@ -104,10 +106,10 @@ impl Compiled {
             }
             Kind::Custom(_) => Work::Custom,
         };
-        let tail = match work {
+        let (tail, natural) = match work {
             Work::Scatter(_) | Work::Custom => {
                 let space = Space { dims: &[0], order: &[0], accs: 0 };
-                Program::new(&Body::default(), &[], &[], &space)
+                (Program::new(&Body::default(), &[], &[], &space), true)
             }
             _ => tail_program(group),
         };
@@ -120,7 +122,7 @@ impl Compiled {
                     t.flat && t.access.is_at_origin() && tail.instrs[t.from].dtype == product.dtype
                 });
                 let direct = direct.filter(|k| {
-                    group.stores[*k].base.is_none() && stores[*k].shape.elems() == tail.elems
+                    natural && group.stores[*k].base.is_none() && stores[*k].shape.elems() == tail.elems
                 });
                 Work::MatMul { product, direct }
             }
@@ -130,6 +132,7 @@ impl Compiled {
         Compiled {
             work,
             tail,
+            natural,
             group: Arc::clone(group),
             graph: Arc::clone(&plan.graph),
             scalars: group.scalars.iter().map(number).collect(),
@@ -220,7 +223,7 @@ impl Compiled {
                 let alone = !reads.iter().any(|r| writes.contains(r));
                 let mut spare = None;
                 if let Work::MatMul { product, direct } = work
-                    && !(alone && direct.is_some() || product.by_batch() && self.tail.splits)
+                    && !(alone && direct.is_some() || self.by_batch(product))
                 {
                     spare = Some(state.take(self.tail.elems * product.dtype.bytes()));
                 }
@@ -307,6 +310,11 @@ impl Compiled {
         }
     }
 
+    /// Whether threads take products of the batch, and finish each at once.
+    fn by_batch(&self, product: &Product) -> bool {
+        product.by_batch() && self.tail.splits && self.natural
+    }
+
     /// The product goes into the output of store `direct` where that is given, then through the rest
     /// of the group there; else into memory of its own.
     fn matmul(
@@ -328,7 +336,7 @@ impl Compiled {
             operands.push(acc);
             f(Env { operands: &operands, ..env });
         };
-        if product.by_batch() && self.tail.splits {
+        if self.by_batch(product) {
             let batches = self.tail.elems / product.elems();
             let parts = batches.min(rayon::current_num_threads() * 4);
             let cuts = tail::cuts(self.tail.elems, product.elems(), parts);
@@ -353,11 +361,11 @@ impl Compiled {
         }
         let acc = match (direct, spare) {
             (Some(k), _) => {
-                product.run(a, b, 0, outs[k], true);
+                product.run_all(a, b, outs[k]);
                 Operand::Output(k)
             }
             (None, Some(spare)) => {
-                product.run(a, b, 0, spare.bytes_mut(), true);
+                product.run_all(a, b, spare.bytes_mut());
                 Operand::Bytes { bytes: spare.bytes(), base: 0 }
             }
             (None, None) => unreachable!("a product has memory"),
@@ -397,8 +405,8 @@ impl Compiled {
 }
 
 /// The program over the outer space. Its axes are taken in the order in which the first store lies,
-/// where the stores do not rise with the group's own order.
-fn tail_program(group: &Group) -> Program {
+/// where the stores do not rise with the group's own order; whether they do comes with it.
+fn tail_program(group: &Group) -> (Program, bool) {
     let dims = group.outer();
     let identity: Vec<usize> = (0..dims.len()).collect();
     let make = |order: &[usize]| {
@@ -407,11 +415,11 @@ fn tail_program(group: &Group) -> Program {
     };
     let plain = make(&identity);
     if plain.splits || dims.len() < 2 || group.stores.is_empty() {
-        return plain;
+        return (plain, true);
     }
     let first = &group.body.indices[usize::from(group.stores[0].index)].views[0];
     let mut order = identity;
     order.sort_by_key(|axis| std::cmp::Reverse(first.strides[*axis].unsigned_abs()));
     let sorted = make(&order);
-    if sorted.splits { sorted } else { plain }
+    if sorted.splits { (sorted, false) } else { (plain, true) }
 }

@@ -1,11 +1,15 @@
 //! From the graph to groups: which values are stored, what each kernel computes, which kernels are one.
 
 mod build;
+mod coalesce;
 mod cut;
 mod draft;
+mod merge;
+mod order;
 
 use crate::{Caps, Graph, Group, NodeId, Options, Result, Val};
 use cut::Cut;
+pub(crate) use order::Order;
 
 /// Most nodes whose work is repeated inside one kernel.
 const MAX_NODES: usize = 40;
@@ -13,28 +17,37 @@ const MAX_NODES: usize = 40;
 const MAX_EXPRS: usize = 64;
 /// Most operands of a concatenation that selects; more are written part by part.
 const MAX_PARTS: usize = 4;
+/// Kernels that only share an operand are merged when they are at most so far apart.
+const WINDOW: u32 = 64;
+/// A kernel that reads so many times the bytes of what follows does not wait for other operands of that.
+const LITTLE: usize = 16;
 
 /// Groups in an order in which they can run.
 #[derive(Debug, Default)]
 pub(crate) struct Fused {
     /// The groups.
     pub(crate) groups: Vec<Group>,
-    /// For each group: groups that run before it although it reads nothing of theirs.
-    pub(crate) after: Vec<Vec<u32>>,
+    /// For each group: groups that have to run before it.
+    pub(crate) before: Vec<Vec<u32>>,
     /// For each root: the value that holds it, perhaps under another shape.
     pub(crate) roots: Vec<Val>,
-    /// For each scalar of the graph that serves as an offset: its largest value.
-    pub(crate) starts: std::collections::HashMap<NodeId, i64>,
     /// Why edges were not fused, a line each.
     pub(crate) notes: Vec<String>,
 }
 
-/// The groups that compute `roots`.
-pub(crate) fn fuse(graph: &Graph, roots: &[Val], options: &Options, caps: &Caps) -> Result<Fused> {
+/// The groups that compute `roots`; `updates` are those roots that replace a donated leaf.
+pub(crate) fn fuse(
+    graph: &Graph,
+    roots: &[Val],
+    updates: &[Val],
+    options: &Options,
+    caps: &Caps,
+) -> Result<Fused> {
+    let mut T = std::time::Instant::now(); let mut tick = |n: &str| { if std::env::var("TICK").is_ok() { eprintln!("{n} {:?}", T.elapsed()); } T = std::time::Instant::now(); };
     let mut cut = Cut::new(graph, roots, options, caps)?;
+    tick("cut");
     let mut drafts = Vec::new();
     let mut todo: Vec<NodeId> = Vec::new();
-    let mut late: Vec<NodeId> = Vec::new();
     for id in 0..graph.nodes().len() as NodeId {
         if !(cut.live[id as usize] && cut.stored[id as usize]) {
             continue;
@@ -47,21 +60,40 @@ pub(crate) fn fuse(graph: &Graph, roots: &[Val], options: &Options, caps: &Caps)
                     cut.stored[victim as usize] = true;
                     let name = graph.node(victim).op.name();
                     cut.notes.push(format!("%{victim} {name}: stored, the kernel of %{id} has too many expressions"));
-                    late.push(victim);
                     todo.extend([id, victim]);
                 }
             }
         }
     }
     drafts.sort_by_key(|(id, _)| *id);
+    let drafts: Vec<_> = drafts.into_iter().map(|(_, draft)| draft).collect();
     let mut fused = Fused { roots: roots.iter().map(|r| cut.canon(*r)).collect(), ..Fused::default() };
-    for (_, draft) in drafts {
-        build::addressable(&cut, &draft)?;
-        fused.groups.push(draft.group);
-        fused.after.push(Vec::new());
+    tick("build");
+    let updates: Vec<Val> = updates.iter().map(|v| cut.canon(*v)).collect();
+    let mut merger = merge::Merger::new(&cut, drafts, &fused.roots, &updates);
+    tick("merger");
+    if options.fuse {
+        merger.run();
     }
-    fused.starts = std::mem::take(&mut cut.starts);
+    tick("merged");
+    let merge::Merger { drafts, order, notes, .. } = merger;
+    let mut ids: Vec<u32> = (0..drafts.len() as u32).filter(|k| drafts[*k as usize].is_some()).collect();
+    ids.sort_unstable_by_key(|k| order.position(*k));
+    let mut number = vec![0; drafts.len()];
+    ids.iter().enumerate().for_each(|(i, k)| number[*k as usize] = i as u32);
+    fused.before = ids.iter().map(|k| order.before(*k).iter().map(|b| number[*b as usize]).collect()).collect();
+    let mut drafts = drafts;
+    for k in ids {
+        if let Some(mut draft) = drafts[k as usize].take() {
+            build::addressable(&cut, &draft)?;
+            coalesce::coalesce(&mut draft.group);
+            draft.compact();
+            fused.groups.push(draft.group);
+        }
+    }
+    tick("end");
     fused.notes = cut.notes;
+    fused.notes.extend(notes);
     Ok(fused)
 }
 

@@ -3,12 +3,17 @@
 mod check;
 mod display;
 mod layout;
+mod schedule;
 mod space;
 
 use std::sync::Arc;
 
 use crate::fuse::{Fused, fuse};
 use crate::{Caps, Graph, Leaf, LeafKind, NodeId, Op, Options, Plan, Result, Val, bail};
+
+/// Depth-first order has to save so much: it runs each update as soon as its gradient is there, where
+/// recorded order runs all of them as one batch.
+const LEAST_SAVING_BYTES: usize = 16 << 20;
 
 /// A value that is asked for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
@@ -32,12 +37,27 @@ pub fn plan(
     options: &Options,
     caps: &Caps,
 ) -> Result<Plan> {
+    plan_in(graph, roots, leaves, options, caps, None)
+}
+
+/// [`plan`], with the choice between recorded and depth-first order made by the caller, if it is.
+pub(crate) fn plan_in(
+    graph: &Arc<Graph>,
+    roots: &[Root],
+    leaves: &[(NodeId, LeafKind)],
+    options: &Options,
+    caps: &Caps,
+    deep: Option<bool>,
+) -> Result<Plan> {
     let nodes = |op: Op| (0..graph.nodes().len() as NodeId).filter(move |id| graph.node(*id).op == op);
     if !nodes(Op::Input).eq(leaves.iter().map(|l| l.0)) {
         bail!(Argument, "plan", "the leaves given are not the input nodes of the graph in order");
     }
+    let mut T = std::time::Instant::now(); let mut tick = |n: &str| { if std::env::var("TICK").is_ok() { eprintln!("{n} {:?}", T.elapsed()); } T = std::time::Instant::now(); };
     let vals: Vec<Val> = roots.iter().map(|r| r.val).collect();
-    let fused = fuse(graph, &vals, options, caps)?;
+    let updates: Vec<Val> = roots.iter().filter(|r| r.into.is_some()).map(|r| r.val).collect();
+    let fused = fuse(graph, &vals, &updates, options, caps)?;
+    tick("fuse");
     let mut upload_bytes = 0;
     let leaves: Vec<Leaf> = leaves
         .iter()
@@ -49,13 +69,12 @@ pub fn plan(
             Leaf { node: *node, kind: *kind, offset_bytes }
         })
         .collect();
-    let Fused { groups, roots: vals, notes, .. } = fused;
+    let Fused { groups, before, roots: vals, notes } = fused;
     let into: Vec<Option<u32>> = roots.iter().map(|r| r.into).collect();
     let mut items: Vec<layout::Item> =
         groups.into_iter().map(|g| layout::Item { group: Arc::new(g), target: None }).collect();
     layout::copy_roots(graph, &vals, &mut items);
-    let order: Vec<u32> = (0..items.len() as u32).collect();
-    let units = order.clone();
+    let updates = vals.iter().zip(&into).filter(|(_, into)| into.is_some()).map(|(v, _)| *v).collect();
     let context = layout::Context {
         graph,
         caps,
@@ -65,8 +84,26 @@ pub fn plan(
         into: &into,
         upload_bytes,
         items: &items,
+        updates: &updates,
     };
-    let laid = layout::lay_out(&context, &order, &units);
+    let edges = schedule::dependencies(&context, &before);
+    tick("deps");
+    let recorded = schedule::recorded(&context, &edges);
+    let lay_out = |items: &[u32]| {
+        let sequence = schedule::batched(&context, &edges, items);
+        layout::lay_out(&context, &sequence.items, &sequence.units)
+    };
+    let mut laid = lay_out(&recorded);
+    tick("lay");
+    let other = lay_out(&schedule::depth_first(&context, &edges, &recorded));
+    tick("lay2");
+    let bytes = |laid: &layout::Laid| laid.workspace_bytes - upload_bytes;
+    let saves = bytes(&other) * 21 < bytes(&laid) * 20 && bytes(&other) + LEAST_SAVING_BYTES < bytes(&laid);
+    if deep.unwrap_or(saves) {
+        let (was, is) = (laid.workspace_bytes, other.workspace_bytes);
+        laid = other;
+        laid.notes.push(format!("run depth first: workspace {is} bytes, in recorded order {was}"));
+    }
     let mut outputs = laid.outputs;
     for (output, root) in outputs.iter_mut().zip(roots) {
         output.val = root.val;
@@ -86,5 +123,6 @@ pub fn plan(
     if let Err(why) = plan.bounds() {
         bail!(Kernel, "plan", "an index leaves its value: {why}");
     }
+    tick("bounds");
     Ok(plan)
 }

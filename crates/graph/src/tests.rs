@@ -7,7 +7,8 @@ mod run;
 
 use std::sync::Arc;
 
-use crate::{Caps, DType, DeviceKind, Graph, LeafKind, Loc, NodeId, Op, Options, Plan, Root, Shape, Val, plan};
+use crate::{Caps, DType, DeviceKind, Graph, LeafKind, Loc, NodeId, Op, Options, Plan, Root, Shape, Val};
+use crate::planner::plan_in;
 
 /// Limits like those of a small GPU.
 pub(crate) fn caps() -> Caps {
@@ -149,7 +150,19 @@ pub(crate) fn checked(
     options: &Options,
     caps: &Caps,
 ) -> Plan {
-    let plan = plan(&Arc::new(sketch.graph.clone()), roots, leaves, options, caps).unwrap();
+    ordered(sketch, roots, leaves, options, caps, None)
+}
+
+#[track_caller]
+pub(crate) fn ordered(
+    sketch: &Sketch,
+    roots: &[Root],
+    leaves: &[(NodeId, LeafKind)],
+    options: &Options,
+    caps: &Caps,
+    deep: Option<bool>,
+) -> Plan {
+    let plan = plan_in(&Arc::new(sketch.graph.clone()), roots, leaves, options, caps, deep).unwrap();
     if let Err(why) = plan.check(caps) {
         panic!("{why}\n{}\n{plan}", sketch.graph);
     }

@@ -83,6 +83,9 @@ pub(crate) struct Core {
     pub(crate) clock: Arc<Clock>,
     pub(crate) faults: Arc<Faults>,
     pub(crate) flag: wgpu::Buffer,
+    /// How many allocations of pages fail from now on.
+    #[cfg(test)]
+    pub(crate) deny: std::sync::atomic::AtomicU32,
 }
 
 impl fmt::Debug for Core {
@@ -216,6 +219,8 @@ impl Gpu {
             clock: Arc::default(),
             faults,
             flag,
+            #[cfg(test)]
+            deny: Default::default(),
             caps,
         };
         Ok(Gpu { core: Arc::new(core) })

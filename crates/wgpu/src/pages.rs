@@ -1,5 +1,6 @@
 //! Values in pages: one driver buffer holds many values, so that the driver tracks few buffers.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use wgrad_graph::{BufferId, Error, ErrorKind, Result};
@@ -26,6 +27,11 @@ pub(crate) struct Range {
 /// A driver buffer for values. Without room, what nobody uses is given back first, once.
 pub(crate) fn create(core: &Core, op: &str, bytes: u64) -> Result<wgpu::Buffer> {
     let make = || {
+        #[cfg(test)]
+        if core.deny.load(Ordering::Relaxed) > 0 {
+            core.deny.fetch_sub(1, Ordering::Relaxed);
+            return Err(Error::new(ErrorKind::OutOfMemory, op, "denied by a test"));
+        }
         core.faults.scoped(&core.device, op, || {
             core.device.create_buffer(&wgpu::BufferDescriptor {
                 label: None,
@@ -115,5 +121,5 @@ pub(crate) fn find(core: &Core, op: &str, id: BufferId) -> Result<Range> {
 pub(crate) fn note_peak(core: &Core) {
     let work = lock(&core.work).bytes();
     let live = lock(&core.pages).live() + work;
-    core.counters.peak_bytes.fetch_max(live, std::sync::atomic::Ordering::Relaxed);
+    core.counters.peak_bytes.fetch_max(live, Ordering::Relaxed);
 }

@@ -22,6 +22,8 @@ const FAILED: u8 = 2;
 #[derive(Debug)]
 struct Crossing {
     buffer: wgpu::Buffer,
+    /// Bytes mapped.
+    bytes: u64,
     ranges: Vec<(u64, usize)>,
     state: Arc<AtomicU8>,
 }
@@ -34,14 +36,19 @@ struct Download {
     crossings: SmallVec<[Crossing; 1]>,
 }
 
+/// Ranges that share a staging buffer, and its bytes.
+#[derive(Debug, Default)]
+struct Pack {
+    bytes: u64,
+    ranges: Vec<(u64, usize)>,
+}
+
 /// Copies the first bytes of each buffer to the host, in one submission.
 pub(crate) fn read(core: &Arc<Core>, ranges: &[(BufferId, usize)]) -> Result<Box<dyn Pending>> {
     core.faults.check("read")?;
     let mut line = lock(&core.line);
     line.flush(core)?;
-    // Ranges packed into staging buffers.
-    let mut packs: SmallVec<[(u64, Vec<(u64, usize)>); 1]> = SmallVec::new();
-    packs.push((0, Vec::new()));
+    let mut packs = vec![Pack::default()];
     let mut sources = Vec::with_capacity(ranges.len());
     for (id, bytes) in ranges {
         let range = pages::find(core, "read", *id)?;
@@ -49,20 +56,19 @@ pub(crate) fn read(core: &Arc<Core>, ranges: &[(BufferId, usize)]) -> Result<Box
         if words > range.bytes {
             wgrad_graph::bail!(Argument, "read", "{bytes} bytes were asked of a buffer of {}", range.bytes);
         }
-        let last = packs.len() - 1;
-        if packs[last].0 > 0 && packs[last].0 + words > MOST {
-            packs.push((0, Vec::new()));
+        if packs.last().is_some_and(|pack| pack.bytes > 0 && pack.bytes + words > MOST) {
+            packs.push(Pack::default());
         }
         let last = packs.len() - 1;
-        let (used, pack) = &mut packs[last];
-        pack.push((*used, *bytes));
-        sources.push((range, last, *used, words));
-        *used = (*used + words).next_multiple_of(8);
+        let pack = &mut packs[last];
+        sources.push((range, last, pack.bytes, words));
+        pack.ranges.push((pack.bytes, *bytes));
+        pack.bytes = (pack.bytes + words).next_multiple_of(8);
     }
     let mut crossings: SmallVec<[Crossing; 1]> = SmallVec::new();
-    for (bytes, ranges) in packs {
+    for Pack { bytes, ranges } in packs {
         let buffer = core.downloads.take(core, bytes)?;
-        crossings.push(Crossing { buffer, ranges, state: Arc::default() });
+        crossings.push(Crossing { buffer, bytes: bytes.max(8), ranges, state: Arc::default() });
     }
     let ticket = core.faults.scoped(&core.device, "read", || {
         let mut encoder = core.encoder();
@@ -74,7 +80,8 @@ pub(crate) fn read(core: &Arc<Core>, ranges: &[(BufferId, usize)]) -> Result<Box
         }
         for crossing in &crossings {
             let state = Arc::clone(&crossing.state);
-            encoder.map_buffer_on_submit(&crossing.buffer, wgpu::MapMode::Read, .., move |mapped| {
+            let range = 0..crossing.bytes;
+            encoder.map_buffer_on_submit(&crossing.buffer, wgpu::MapMode::Read, range, move |mapped| {
                 state.store(if mapped.is_ok() { MAPPED } else { FAILED }, Ordering::Release);
             });
         }
@@ -104,13 +111,13 @@ impl Pending for Download {
         self.core.wait_until("read", self.ticket, timeout, || self.arrived())?;
         self.core.faults.check("read")?;
         let mut values = Vec::new();
-        for Crossing { buffer, ranges, state } in std::mem::take(&mut self.crossings) {
+        for Crossing { buffer, bytes, ranges, state } in std::mem::take(&mut self.crossings) {
             let lost = || Error::new(ErrorKind::Lost, "read", "the values could not be mapped");
             if state.load(Ordering::Acquire) != MAPPED {
                 return Err(lost());
             }
             {
-                let view = buffer.get_mapped_range(..).map_err(|e| lost().because(e))?;
+                let view = buffer.get_mapped_range(..bytes).map_err(|e| lost().because(e))?;
                 for (offset, bytes) in ranges {
                     values.push(view[offset as usize..offset as usize + bytes].to_vec());
                 }

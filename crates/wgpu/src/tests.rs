@@ -1,5 +1,6 @@
 //! The device with kernels written by hand, on every adapter there is.
 
+mod faults;
 mod plans;
 
 use std::panic::Location;
@@ -18,6 +19,7 @@ use crate::{AdapterInfo, Gpu, adapters, choose};
 const LONG: Duration = Duration::from_secs(60);
 
 /// Runs a test on a device of its own on every adapter.
+#[expect(clippy::print_stderr, reason = "who reads the tests' output wants to know")]
 fn on_every_adapter(test: impl Fn(&AdapterInfo, Gpu)) {
     let found = adapters();
     if found.is_empty() {
@@ -272,105 +274,6 @@ fn a_freed_buffer_may_be_in_flight() {
 }
 
 #[test]
-fn a_raised_flag_is_told_once_with_op_limit_and_line() {
-    on_every_adapter(|_, gpu| {
-        let sketch = Sketch { leaves: vec![(LeafKind::Buffer, 0)], ..Sketch::default() };
-        let good = sketch.ready(&gpu, vec![check(8, Loc::Leaf(0), 100)]).unwrap();
-        let bad = sketch.ready(&gpu, vec![check(8, Loc::Leaf(0), 5)]).unwrap();
-        let x = gpu.alloc(32).unwrap();
-        gpu.write(x, bytemuck::cast_slice(&[0_u32, 1, 2, 3, 4, 5, 6, 7])).unwrap();
-        let args = Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[] };
-        let first = gpu.submit(&good, args).unwrap();
-        let second = gpu.submit(&bad, args).unwrap();
-        let third = gpu.submit(&good, args).unwrap();
-        gpu.wait(first, LONG).unwrap();
-        let error = gpu.wait(second, LONG).unwrap_err();
-        assert_eq!((error.kind(), error.op()), (ErrorKind::Argument, "gather"));
-        let text = error.to_string();
-        assert!(text.contains("limit 5") && text.contains("tests.rs"), "{text}");
-        gpu.wait(second, LONG).unwrap();
-        gpu.wait(third, LONG).unwrap();
-        gpu.submit(&bad, args).unwrap();
-        assert_eq!(gpu.read(&[(x, 4)]).unwrap().wait(LONG).unwrap_err().kind(), ErrorKind::Argument);
-        assert_eq!(gpu.read(&[(x, 4)]).unwrap().wait(LONG).unwrap()[0], [0; 4]);
-    });
-}
-
-#[test]
-fn mistakes_are_errors() {
-    on_every_adapter(|adapter, gpu| {
-        let kind = |e: wgrad_graph::Error| e.kind();
-        let x = gpu.alloc(256).unwrap();
-        gpu.free(x);
-        gpu.free(x);
-        let error = gpu.write(x, &[0; 4]).unwrap_err();
-        assert!(error.kind() == ErrorKind::Stale && error.to_string().contains(&format!("{:#x}", x.0)));
-        assert_eq!(kind(gpu.read(&[(BufferId(77), 4)]).err().unwrap()), ErrorKind::Stale);
-        let y = gpu.alloc(256).unwrap();
-        assert_eq!(kind(gpu.write(y, &[0; 257]).unwrap_err()), ErrorKind::Argument);
-        assert_eq!(kind(gpu.read(&[(y, 300)]).err().unwrap()), ErrorKind::Argument);
-        assert_eq!(kind(gpu.alloc(usize::MAX / 2).unwrap_err()), ErrorKind::Limit);
-        assert_eq!(kind(gpu.wait(wgrad_graph::Ticket(999), LONG).unwrap_err()), ErrorKind::Argument);
-
-        let sketch = Sketch { leaves: vec![(LeafKind::Buffer, 0)], outs: 1, ..Sketch::default() };
-        let launch = axpb(128, Loc::Leaf(0), Loc::Out(0), fixed(1.0), 0.0);
-        let ready = sketch.ready(&gpu, vec![launch.clone()]).unwrap();
-        let submit = |leaves: &[LeafArg<'_>], outputs: &[BufferId]| {
-            gpu.submit(&ready, Args { leaves, scalars: &[], outputs }).unwrap_err().kind()
-        };
-        assert_eq!(submit(&[], &[y]), ErrorKind::Argument);
-        assert_eq!(submit(&[LeafArg::Host(&[0; 4])], &[y]), ErrorKind::Argument);
-        assert_eq!(submit(&[LeafArg::Buffer(x)], &[y]), ErrorKind::Stale);
-        assert_eq!(submit(&[LeafArg::Buffer(y)], &[y]), ErrorKind::Argument);
-
-        let mut broken = launch.clone();
-        broken.source = "fn main() { return 1; }".to_owned();
-        let error = sketch.ready(&gpu, vec![broken]).unwrap_err();
-        assert!(error.kind() == ErrorKind::Kernel && error.to_string().contains("return 1"), "{error}");
-        let mut huge = launch.clone();
-        huge.grid[1] = gpu.caps().max_workgroups + 1;
-        assert_eq!(kind(sketch.ready(&gpu, vec![huge]).unwrap_err()), ErrorKind::Limit);
-
-        // Nothing of this hurt the device, and another device on the adapter is another device.
-        let other = Gpu::open(adapter).unwrap();
-        let args = Args { leaves: &[LeafArg::Buffer(y)], scalars: &[], outputs: &[y] };
-        assert_eq!(kind(other.submit(&ready, args).unwrap_err()), ErrorKind::Device);
-        let big = gpu.alloc(512).unwrap();
-        let args = Args { leaves: &[LeafArg::Buffer(big)], scalars: &[], outputs: &[big] };
-        gpu.wait(gpu.submit(&ready, args).unwrap(), LONG).unwrap();
-    });
-}
-
-#[test]
-fn a_lost_device_is_an_error_and_others_go_on() {
-    on_every_adapter(|adapter, gpu| {
-        let other = Gpu::open(adapter).unwrap();
-        let sketch = Sketch { leaves: vec![(LeafKind::Buffer, 0)], outs: 1, ..Sketch::default() };
-        let launch = axpb(64, Loc::Leaf(0), Loc::Out(0), fixed(3.0), 0.0);
-        let ready = sketch.ready(&gpu, vec![launch.clone()]).unwrap();
-        let x = gpu.alloc(256).unwrap();
-        gpu.write(x, bytes(&[1.0; 64])).unwrap();
-        let args = Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[x] };
-        let ticket = gpu.submit(&ready, args).unwrap();
-        let pending = gpu.read(&[(x, 256)]).unwrap();
-        gpu.lose();
-        assert!(gpu.submit(&ready, args).unwrap_err().is_lost());
-        assert!(gpu.wait(ticket, LONG).unwrap_err().is_lost());
-        assert!(pending.wait(LONG).unwrap_err().is_lost());
-        assert!(gpu.alloc(4).unwrap_err().is_lost());
-        assert!(gpu.write(x, &[0; 4]).unwrap_err().is_lost());
-        assert!(gpu.read(&[(x, 4)]).err().unwrap().is_lost());
-        assert!(sketch.ready(&gpu, vec![launch.clone()]).unwrap_err().is_lost());
-        drop((ready, gpu));
-        let ready = sketch.ready(&other, vec![launch]).unwrap();
-        let x = other.alloc(256).unwrap();
-        other.write(x, bytes(&[1.0; 64])).unwrap();
-        other.submit(&ready, Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[x] }).unwrap();
-        assert_eq!(floats(&other, x, 64), [3.0; 64]);
-    });
-}
-
-#[test]
 fn the_workspace_is_that_of_the_largest_living_plan() {
     on_every_adapter(|_, gpu| {
         let plan = |bytes: usize| {
@@ -440,7 +343,9 @@ fn nothing_grows_over_many_steps() {
         );
         assert!(crate::faults::lock(&gpu.core().binds).made <= 8);
         if let (Some(then), Some(now)) = (report, gpu.allocator_report()) {
-            assert!(now.allocations <= then.allocations && now.allocated_bytes <= then.allocated_bytes);
+            // A few staging buffers more may be in flight at one time than at another.
+            assert!(now.allocations <= then.allocations + 8, "{then:?} {now:?}");
+            assert!(now.allocated_bytes <= then.allocated_bytes + (1 << 20), "{then:?} {now:?}");
             assert!(now.allocated_bytes as usize >= memory.reserved_bytes);
         }
     });
@@ -481,40 +386,6 @@ fn threads_share_a_device() {
                 });
             }
         });
-    });
-}
-
-#[test]
-fn long_steps_are_split_and_waits_have_deadlines() {
-    on_every_adapter(|_, gpu| {
-        let sketch =
-            Sketch { leaves: vec![(LeafKind::Buffer, 0)], outs: 1, slots: vec![1024], ..Sketch::default() };
-        let mut heavy = axpb(256, Loc::Slot(0), Loc::Slot(0), fixed(1.0), 1.0);
-        // In place: one binding.
-        heavy.source = "@group(0) @binding(0) var<storage, ACCESS0> x: array<f32>;
-            @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) { x[id.x] += 1.0; }"
-            .to_owned();
-        heavy.bindings = vec![bound(Bound::Loc(Loc::Slot(0)), true, 256)];
-        (heavy.params, heavy.words) = (Params::None, Vec::new());
-        heavy.cost_bytes = 1 << 40;
-        let mut launches = vec![axpb(256, Loc::Leaf(0), Loc::Slot(0), fixed(1.0), 0.0)];
-        launches.extend(std::iter::repeat_n(heavy, 4));
-        launches.push(axpb(256, Loc::Slot(0), Loc::Out(0), fixed(1.0), 0.0));
-        let ready = sketch.ready(&gpu, launches).unwrap();
-        let x = gpu.alloc(1024).unwrap();
-        gpu.write(x, bytes(&[5.0; 256])).unwrap();
-        let args = Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[x] };
-        let ticket = gpu.submit(&ready, args).unwrap();
-        // The write, then one for each heavy dispatch and the light ones around them.
-        assert_eq!(gpu.memory().submissions, 1 + 6);
-        gpu.wait(ticket, LONG).unwrap();
-        assert_eq!(floats(&gpu, x, 256), [9.0; 256]);
-        // A deadline that has passed is told, and the work still ends.
-        let ticket = gpu.submit(&ready, args).unwrap();
-        if let Err(error) = gpu.wait(ticket, Duration::ZERO) {
-            assert_eq!(error.kind(), ErrorKind::Timeout);
-        }
-        gpu.wait(ticket, LONG).unwrap();
     });
 }
 
@@ -560,7 +431,7 @@ fn a_users_text_runs_checked_wherever_its_operands_lie() {
             params: Params::None,
             ..axpb(100, x, y, fixed(0.0), 0.0)
         };
-        let launches = vec![
+        let launches = [
             own(Loc::Leaf(0), Loc::Slot(0)),
             own(Loc::Slot(0), Loc::Slot(1)),
             own(Loc::Slot(1), Loc::Out(0)),
@@ -625,29 +496,4 @@ fn adapters_are_chosen_by_what_they_are_called() {
         Ok(adapter) => assert!(matches!(adapter.kind, DiscreteGpu | IntegratedGpu)),
         Err(error) => assert_eq!(error.kind(), ErrorKind::Adapter),
     }
-}
-
-#[test]
-fn memory_that_runs_out_is_an_error_and_the_device_goes_on() {
-    on_every_adapter(|adapter, gpu| {
-        // Only this driver has a bound that costs the host nothing to reach.
-        if !adapter.name.contains("SwiftShader") {
-            return;
-        }
-        let bytes_each = gpu.caps().max_value_bytes.min(512 << 20);
-        let mut ids = Vec::new();
-        let error = loop {
-            match gpu.alloc(bytes_each) {
-                Ok(id) => ids.push(id),
-                Err(error) => break error,
-            }
-            assert!(ids.len() < 64, "no bound was met");
-        };
-        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
-        assert!(error.to_string().contains(&bytes_each.to_string()), "{error}");
-        ids.into_iter().for_each(|id| gpu.free(id));
-        let x = gpu.alloc(256).unwrap();
-        gpu.write(x, bytes(&[2.0; 64])).unwrap();
-        assert_eq!(floats(&gpu, x, 64), [2.0; 64]);
-    });
 }

@@ -20,6 +20,14 @@ pub(crate) struct Places {
     pub(crate) needs: Vec<u64>,
 }
 
+/// A part of the workspace for a part of the plan.
+#[derive(Copy, Clone)]
+struct Item {
+    bytes: u64,
+    born: u32,
+    dies: u32,
+}
+
 /// Places the plan's slots, and `scratch_bytes` that all steps share, in buffers of at most
 /// `most_bytes`. The upload block lies at the start of buffer 0. One buffer takes the plan's own
 /// offsets; if it is too small, slots that live at one time are placed side by side, largest first.
@@ -33,49 +41,52 @@ pub(crate) fn place(plan: &Plan, scratch_bytes: u64, align: u64, most_bytes: u64
         });
     }
     // Uploads and scratch live as long as the plan.
-    let all = (0, u32::MAX);
-    let mut items: Vec<(u64, (u32, u32))> =
-        plan.slots.iter().map(|s| (s.bytes as u64, (s.born, s.dies))).collect();
-    items.push((scratch_bytes, all));
+    let mut items: Vec<Item> =
+        plan.slots.iter().map(|s| Item { bytes: s.bytes as u64, born: s.born, dies: s.dies }).collect();
+    items.push(Item { bytes: scratch_bytes, born: 0, dies: u32::MAX });
     let mut order: Vec<usize> = (0..items.len()).collect();
-    order.sort_by_key(|i| std::cmp::Reverse(items[*i].0));
-    // Placed ranges of each buffer, with the steps for which they are held.
-    let mut buffers: Vec<Vec<(u64, u64, (u32, u32))>> = vec![vec![(0, plan.upload_bytes as u64, all)]];
+    order.sort_by_key(|i| std::cmp::Reverse(items[*i].bytes));
+    // What each buffer holds, with its offset.
+    let uploads = Item { bytes: plan.upload_bytes as u64, born: 0, dies: u32::MAX };
+    let mut buffers: Vec<Vec<(u64, Item)>> = vec![vec![(0, uploads)]];
     let mut places = vec![(0, 0); items.len()];
     for i in order {
-        let (bytes, (born, dies)) = items[i];
-        if bytes > most_bytes {
+        let item = items[i];
+        if item.bytes > most_bytes {
             return Err(Error::new(
                 ErrorKind::Limit,
                 "prepare",
-                format!("a value of {bytes} bytes is over the device's limit of {most_bytes} a buffer"),
+                format!(
+                    "a value of {} bytes is over the device's limit of {most_bytes} a buffer",
+                    item.bytes
+                ),
             ));
         }
-        let fit = |placed: &[(u64, u64, (u32, u32))]| {
+        let fit = |placed: &[(u64, Item)]| {
             let mut taken: Vec<(u64, u64)> = placed
                 .iter()
-                .filter(|(.., (b, d))| *b <= dies && born <= *d)
-                .map(|(start, end, _)| (*start, *end))
+                .filter(|(_, other)| other.born <= item.dies && item.born <= other.dies)
+                .map(|(start, other)| (*start, start + other.bytes))
                 .collect();
             taken.sort_unstable();
             let mut at = 0;
             for (start, end) in taken {
-                if at + bytes <= start {
+                if at + item.bytes <= start {
                     break;
                 }
                 at = at.max(end.next_multiple_of(align));
             }
-            (at + bytes <= most_bytes).then_some(at)
+            (at + item.bytes <= most_bytes).then_some(at)
         };
         let found = buffers.iter().enumerate().find_map(|(n, placed)| fit(placed).map(|at| (n, at)));
         let (n, at) = found.unwrap_or_else(|| {
             buffers.push(Vec::new());
             (buffers.len() - 1, 0)
         });
-        buffers[n].push((at, at + bytes, (born, dies)));
+        buffers[n].push((at, item));
         places[i] = (n, at);
     }
-    let end = |placed: &Vec<(u64, u64, _)>| placed.iter().map(|(_, end, _)| *end).max().unwrap_or(0);
+    let end = |placed: &Vec<(u64, Item)>| placed.iter().map(|(at, i)| at + i.bytes).max().unwrap_or(0);
     let needs: Vec<u64> = buffers.iter().map(|b| end(b).next_multiple_of(align)).collect();
     if needs[0] > most_bytes {
         return Err(Error::new(

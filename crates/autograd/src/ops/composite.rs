@@ -2,7 +2,7 @@
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
-use wgrad_graph::{DType};
+use wgrad_graph::DType;
 
 use super::{AxesArg, cast};
 use crate::{Result, Tensor};
@@ -36,7 +36,7 @@ fn surprise(x: Tensor, targets: Tensor) -> Result<Tensor> {
 fn pick(op: &str, x: Tensor, targets: Tensor) -> Result<Tensor> {
     let (from, t) = (x.try_out()?.shape, targets.try_out()?);
     if from.rank() == 0 || from.dims()[..from.rank() - 1] != *t.shape.dims() || !t.dtype.is_int() {
-        refuse!([x, targets] Shape, op, "needs integer targets with the shape of {from} without its last axis, got {t:?}");
+        refuse!([x, targets] Shape, op, "targets {t:?} are no integers as {from} without its last axis");
     }
     x.try_gather(-1, targets.try_unsqueeze(-1)?)?.try_squeeze(-1)
 }

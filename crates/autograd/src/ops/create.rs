@@ -5,7 +5,13 @@ use std::ops::Range;
 use wgrad_graph::{DType, Op, Shape};
 
 use super::{Operand, cast, expand};
-use crate::{Pass, Tensor};
+use crate::{Pass, Result, Tensor};
+
+/// 0, 1, 2 .. below `count`.
+#[track_caller]
+fn count_up(pass: &Pass, count: usize, dtype: DType) -> Result<Tensor> {
+    pass.id().record(Op::Iota { axis: 0 }, &[], Some(Shape::from([count])), Some(dtype))
+}
 
 methods! { impl Pass, &Self;
     /// Zeros of f32.
@@ -13,7 +19,9 @@ methods! { impl Pass, &Self;
     /// Ones of f32.
     ones try_ones(self, shape: impl Into<Shape>) -> Tensor { self.try_full(shape, 1.0) }
     /// `value` everywhere, as f32; the value is an input of the plan.
-    full try_full(self, shape: impl Into<Shape>, value: f64) -> Tensor { self.try_full_of(shape, value, DType::F32) }
+    full try_full(self, shape: impl Into<Shape>, value: f64) -> Tensor {
+        self.try_full_of(shape, value, DType::F32)
+    }
     /// `value` everywhere, as `dtype`.
     full_of try_full_of(self, shape: impl Into<Shape>, value: f64, dtype: DType) -> Tensor {
         expand(self.id().number(value, dtype)?, shape.into())
@@ -25,13 +33,13 @@ methods! { impl Pass, &Self;
             refuse!(Argument, "arange", "{range:?} runs backwards");
         }
         let count = (i64::from(range.end) - i64::from(range.start)) as usize;
-        let index = self.id().record(Op::Iota { axis: 0 }, &[], Some(Shape::from([count])), Some(DType::I32))?;
+        let index = count_up(self, count, DType::I32)?;
         if range.start == 0 { Ok(index) } else { index.try_add(range.start) }
     }
 
     /// `count` numbers of f32 at equal distances from `lo` to `hi`, both included.
     linspace try_linspace(self, lo: f64, hi: f64, count: usize) -> Tensor {
-        let index = self.id().record(Op::Iota { axis: 0 }, &[], Some(Shape::from([count])), Some(DType::F32))?;
+        let index = count_up(self, count, DType::F32)?;
         index.try_mul((hi - lo) / (count.max(2) - 1) as f64)?.try_add(lo)
     }
 

@@ -38,10 +38,10 @@ methods! { impl Tensor, Self;
     matmul try_matmul(self, w: Tensor) -> Tensor {
         let (x, y) = (self.try_out()?, w.try_out()?);
         if x.shape.rank() == 0 || y.shape.rank() == 0 {
-            refuse!([self, w] Shape, "matmul", "shapes {} and {}: a number has no matrix product", x.shape, y.shape);
+            refuse!([self, w] Shape, "matmul", "{x:?} and {y:?}: a number has no matrix product");
         }
         let Some(dtype) = x.dtype.promote(y.dtype) else {
-            refuse!([self, w] DType, "matmul", "dtypes {} and {} have no common dtype; cast one", x.dtype, y.dtype);
+            refuse!([self, w] DType, "matmul", "{x:?} and {y:?} have no common dtype; cast one");
         };
         let (mut a, mut b, mut gone) = (cast(self, dtype)?, cast(w, dtype)?, [false; 2]);
         if x.shape.rank() == 1 {

@@ -11,6 +11,7 @@ macro_rules! methods {
         $(#[$doc:meta])*
         $name:ident $try_name:ident($self:ident $(, $arg:ident: $ty:ty)*) -> $out:ty $body:block
     )*) => {
+        #[allow(clippy::should_implement_trait, reason = "the operators' traits call these methods")]
         impl $owner {$(
             $(#[$doc])*
             #[track_caller]
@@ -109,19 +110,19 @@ impl OpenPass {
     /// The operands `k0, k1, step, row` of [`Op::Random`] for the next draw from `stream`.
     #[track_caller]
     fn random_key(self, stream: &str) -> Result<[Tensor; 4]> {
-        let (seed, step, draw) = {
+        let (seed, draw) = {
             let mut state = table::lock(self.context)?;
-            let (seed, step) = (state.seed, state.step);
+            let seed = state.seed;
             let draws = record::current(&mut state, self)?.streams.entry(stream.to_owned()).or_insert(0);
             *draws += 1;
-            (seed, step, *draws - 1)
+            (seed, *draws - 1)
         };
         let key = seed ^ stream_hash(stream, draw);
-        let [k0, k1, step] = [key, key >> 32, step].map(|word| f64::from(word as u32));
+        let [k0, k1] = [key, key >> 32].map(|word| f64::from(word as u32));
         Ok([
             self.number(k0, DType::U32)?,
             self.number(k1, DType::U32)?,
-            self.number(step, DType::U32)?,
+            record::number(self, Number::Step, DType::U32, Location::caller())?,
             self.number(0.0, DType::U32)?,
         ])
     }
@@ -165,6 +166,9 @@ pub(crate) fn expand(x: Tensor, shape: Shape) -> Result<Tensor> {
 #[track_caller]
 pub(crate) fn meet(op: &str, a: Tensor, b: Tensor) -> Result<[Tensor; 2]> {
     let (x, w) = (a.try_out()?, b.try_out()?);
+    if x == w {
+        return Ok([a, b]);
+    }
     let Some(dtype) = x.dtype.promote(w.dtype) else {
         refuse!([a, b] DType, op, "dtypes {} and {} have no common dtype; cast one", x.dtype, w.dtype);
     };

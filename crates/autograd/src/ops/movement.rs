@@ -129,7 +129,11 @@ fn cat(tensors: &[Tensor], along: i32) -> Result<Tensor> {
     for x in tensors {
         parts.push(cast(*x, dtype)?);
     }
-    if let [only] = parts[..] { Ok(only) } else { Tensor::record(Op::Concat { axis: along as u8 }, &parts, None, None) }
+    if let [only] = parts[..] {
+        Ok(only)
+    } else {
+        Tensor::record(Op::Concat { axis: along as u8 }, &parts, None, None)
+    }
 }
 
 #[track_caller]

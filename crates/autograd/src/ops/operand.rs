@@ -1,6 +1,6 @@
 //! What may stand on the right of an operator.
 
-use wgrad_graph::{DType};
+use wgrad_graph::DType;
 
 use crate::{Result, Scalar, Tensor};
 

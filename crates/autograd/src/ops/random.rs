@@ -1,7 +1,7 @@
 //! Random numbers. Bits come from a counter (Philox), so element `i` of a stream does not depend on
 //! partition, order or adapter; everything up to the last conversion is integer arithmetic, and that
 //! conversion is exact, so the numbers are bit-equal everywhere. `stream` names the source; how often a
-//! pass has drawn from it and the number of committed passes are part of the key.
+//! pass has drawn from it and the number of the step are part of the key.
 //!
 //! Normal and Gumbel are inverse distribution functions by table. The bit word `b` gives the odd number
 //! `v = b | 1` and the probability `q = v / 2^33` below one half, of the lower tail or (bit 0 set) of the
@@ -88,8 +88,7 @@ fn upper_quantile(q: f64) -> f64 {
     // Abramowitz and Stegun 26.2.23 to 5e-4, then Newton on the logarithm of the tail.
     let t = (-2.0 * q.ln()).sqrt();
     let mut z = t
-        - (2.515517 + t * (0.802853 + t * 0.010328))
-            / (1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
+        - (2.515517 + t * (0.802853 + t * 0.010328)) / (1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
     for _ in 0..4 {
         let (tail, density) = (upper_tail(z), (-z * z / 2.0).exp() / (2.0 * PI).sqrt());
         z += (tail / q).ln() * tail / density;
@@ -249,7 +248,8 @@ mod tests {
     fn kolmogorov(samples: &mut [f64], cdf: impl Fn(f64) -> f64) -> f64 {
         samples.sort_by(f64::total_cmp);
         let n = samples.len() as f64;
-        let gap = |(i, x): (usize, &f64)| (cdf(*x) - i as f64 / n).abs().max((cdf(*x) - (i + 1) as f64 / n).abs());
+        let gap =
+            |(i, x): (usize, &f64)| (cdf(*x) - i as f64 / n).abs().max((cdf(*x) - (i + 1) as f64 / n).abs());
         samples.iter().enumerate().map(gap).fold(0.0, f64::max)
     }
 

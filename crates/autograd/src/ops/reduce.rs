@@ -8,7 +8,7 @@ use crate::{Result, Tensor};
 
 /// The reduction over `axes`; reduced axes stay with size 1 where `keep`.
 #[track_caller]
-fn reduce(kind: Reduce, x: Tensor, axes: AxesArg, keep: bool) -> Result<Tensor> {
+fn reduce(kind: Reduce, x: Tensor, axes: &AxesArg, keep: bool) -> Result<Tensor> {
     let from = x.try_out()?;
     let axes: Axes = axes.of(kind.name(), from.shape.rank())?.into_iter().collect();
     let sums = matches!(kind, Reduce::Sum | Reduce::Prod);
@@ -29,7 +29,7 @@ pub(crate) fn without(x: Tensor, axes: Axes) -> Result<Tensor> {
 }
 
 #[track_caller]
-fn mean(x: Tensor, axes: AxesArg, keep: bool) -> Result<Tensor> {
+fn mean(x: Tensor, axes: &AxesArg, keep: bool) -> Result<Tensor> {
     let from = x.try_out()?;
     let x = if from.dtype.is_float() { x } else { cast(x, DType::F32)? };
     let n: usize = axes.of("mean", from.shape.rank())?.iter().map(|a| from.shape[*a]).product();
@@ -37,8 +37,8 @@ fn mean(x: Tensor, axes: AxesArg, keep: bool) -> Result<Tensor> {
 }
 
 #[track_caller]
-fn var(x: Tensor, axes: AxesArg, keep: bool) -> Result<Tensor> {
-    let away = x.try_sub(mean(x, axes.clone(), true)?)?;
+fn var(x: Tensor, axes: &AxesArg, keep: bool) -> Result<Tensor> {
+    let away = x.try_sub(mean(x, axes, true)?)?;
     mean(away.try_square()?, axes, keep)
 }
 
@@ -51,44 +51,44 @@ fn arg(max: bool, x: Tensor, along: i32, keep: bool) -> Result<Tensor> {
 
 methods! { impl Tensor, Self;
     /// The sum over `axes` (`1`, `[0, -1]`, `..`); bool and u8 sum as i32. Gradient: `g` repeated.
-    sum try_sum(self, axes: impl Into<AxesArg>) -> Tensor { reduce(Reduce::Sum, self, axes.into(), false) }
+    sum try_sum(self, axes: impl Into<AxesArg>) -> Tensor { reduce(Reduce::Sum, self, &axes.into(), false) }
     /// As [`Tensor::sum`]; the axes stay with size 1.
     sum_keepdim try_sum_keepdim(self, axes: impl Into<AxesArg>) -> Tensor {
-        reduce(Reduce::Sum, self, axes.into(), true)
+        reduce(Reduce::Sum, self, &axes.into(), true)
     }
     /// The sum of all elements.
     sum_all try_sum_all(self) -> Tensor { self.try_sum(..) }
 
     /// The mean over `axes`; integers average as f32. Gradient: `g / n` repeated.
-    mean try_mean(self, axes: impl Into<AxesArg>) -> Tensor { mean(self, axes.into(), false) }
+    mean try_mean(self, axes: impl Into<AxesArg>) -> Tensor { mean(self, &axes.into(), false) }
     /// As [`Tensor::mean`]; the axes stay with size 1.
-    mean_keepdim try_mean_keepdim(self, axes: impl Into<AxesArg>) -> Tensor { mean(self, axes.into(), true) }
+    mean_keepdim try_mean_keepdim(self, axes: impl Into<AxesArg>) -> Tensor { mean(self, &axes.into(), true) }
     /// The mean of all elements.
     mean_all try_mean_all(self) -> Tensor { self.try_mean(..) }
 
     /// The mean of squared distances from the mean over `axes` (divided by `n`, not `n - 1`).
     /// Numerics: two passes, so a large mean does not cancel.
-    var try_var(self, axes: impl Into<AxesArg>) -> Tensor { var(self, axes.into(), false) }
+    var try_var(self, axes: impl Into<AxesArg>) -> Tensor { var(self, &axes.into(), false) }
     /// As [`Tensor::var`]; the axes stay with size 1.
-    var_keepdim try_var_keepdim(self, axes: impl Into<AxesArg>) -> Tensor { var(self, axes.into(), true) }
+    var_keepdim try_var_keepdim(self, axes: impl Into<AxesArg>) -> Tensor { var(self, &axes.into(), true) }
 
     /// The largest over `axes`; NaN if any is. Gradient: shared equally among equal largest elements.
-    max try_max(self, axes: impl Into<AxesArg>) -> Tensor { reduce(Reduce::Max, self, axes.into(), false) }
+    max try_max(self, axes: impl Into<AxesArg>) -> Tensor { reduce(Reduce::Max, self, &axes.into(), false) }
     /// As [`Tensor::max`]; the axes stay with size 1.
     max_keepdim try_max_keepdim(self, axes: impl Into<AxesArg>) -> Tensor {
-        reduce(Reduce::Max, self, axes.into(), true)
+        reduce(Reduce::Max, self, &axes.into(), true)
     }
     /// The smallest over `axes`; NaN if any is. Gradient: shared equally among equal smallest elements.
-    min try_min(self, axes: impl Into<AxesArg>) -> Tensor { reduce(Reduce::Min, self, axes.into(), false) }
+    min try_min(self, axes: impl Into<AxesArg>) -> Tensor { reduce(Reduce::Min, self, &axes.into(), false) }
     /// As [`Tensor::min`]; the axes stay with size 1.
     min_keepdim try_min_keepdim(self, axes: impl Into<AxesArg>) -> Tensor {
-        reduce(Reduce::Min, self, axes.into(), true)
+        reduce(Reduce::Min, self, &axes.into(), true)
     }
     /// The product over `axes`. Gradient: the product of the others, exact also at zeros.
-    prod try_prod(self, axes: impl Into<AxesArg>) -> Tensor { reduce(Reduce::Prod, self, axes.into(), false) }
+    prod try_prod(self, axes: impl Into<AxesArg>) -> Tensor { reduce(Reduce::Prod, self, &axes.into(), false) }
     /// As [`Tensor::prod`]; the axes stay with size 1.
     prod_keepdim try_prod_keepdim(self, axes: impl Into<AxesArg>) -> Tensor {
-        reduce(Reduce::Prod, self, axes.into(), true)
+        reduce(Reduce::Prod, self, &axes.into(), true)
     }
 
     /// The index (i32) of the first largest element along `axis`; NaN counts as largest. No gradient.

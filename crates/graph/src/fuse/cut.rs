@@ -35,8 +35,17 @@ struct Cost {
     heavy: bool,
     /// Bytes read.
     bytes: u64,
-    /// Whether a reduction's or product's result of the same size is among what is read.
-    anchored: bool,
+    /// The latest product or reduction of the same size among what is read.
+    anchor: Option<NodeId>,
+    /// The latest of the other computed values that are read.
+    newest: Option<NodeId>,
+}
+
+impl Cost {
+    /// Whether the value can be computed where its product or reduction is: all else is older.
+    fn anchored(&self) -> bool {
+        self.anchor.is_some() && self.newest < self.anchor
+    }
 }
 
 /// Kernels in which a value is inlined, as far as they are counted.
@@ -161,6 +170,25 @@ impl<'a> Cut<'a> {
     /// Whether the value lies in memory.
     pub(crate) fn in_memory(&self, val: Val) -> bool {
         self.stored[val.node as usize] || self.graph.node(val.node).op == Op::Input
+    }
+
+    /// Stored values from which `val` is computed; itself where it is stored.
+    pub(crate) fn sources(&self, val: Val) -> Vec<Val> {
+        let mut sources = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        let mut todo = vec![self.canon(val)];
+        while let Some(val) = todo.pop() {
+            if !self.live[val.node as usize] || !seen.insert(val) {
+                continue;
+            }
+            if self.stored[val.node as usize] {
+                let outs = self.graph.node(val.node).outs.len() as u32;
+                sources.extend((0..outs).map(|out| Val { node: val.node, out }));
+            } else {
+                todo.extend(self.graph.node(val.node).inputs.iter().map(|v| self.canon(*v)));
+            }
+        }
+        sources
     }
 
     fn force(&mut self, val: Val) {
@@ -311,14 +339,23 @@ impl<'a> Cut<'a> {
                 if self.in_memory(v) {
                     cost.bytes += self.bytes(v);
                     let same = self.graph.out(v).shape.elems() == elems;
-                    cost.anchored |= same && matches!(self.graph.node(v.node).op, Op::MatMul | Op::Reduce { .. });
+                    match self.graph.node(v.node).op {
+                        Op::MatMul | Op::Reduce { .. } if same => cost.anchor = cost.anchor.max(Some(v.node)),
+                        Op::Input => {}
+                        _ => cost.newest = cost.newest.max(Some(v.node)),
+                    }
                 } else {
                     let c = costs[v.node as usize];
                     cost.ops = cost.ops.saturating_add(c.ops).min(1 << 16);
                     cost.hard = cost.hard.saturating_add(c.hard).min(1 << 16);
                     cost.heavy |= c.heavy;
                     cost.bytes = cost.bytes.saturating_add(c.bytes);
-                    cost.anchored |= c.anchored && self.graph.out(v).shape.elems() == elems;
+                    cost.newest = cost.newest.max(c.newest);
+                    if self.graph.out(v).shape.elems() == elems {
+                        cost.anchor = cost.anchor.max(c.anchor);
+                    } else {
+                        cost.newest = cost.newest.max(c.anchor);
+                    }
                 }
             }
             match node.op {
@@ -384,7 +421,7 @@ impl<'a> Cut<'a> {
         let name = node.op.name();
         let mut why = None;
         if evals > elems.saturating_mul(2) && cost.bytes > 0 {
-            if cost.anchored || cost.heavy || cost.hard > 0 || cost.ops > 3 {
+            if cost.anchored() || cost.heavy || cost.hard > 0 || cost.ops > 3 {
                 why = Some("is repeated along an axis");
             }
         } else if users > 1 {
@@ -392,7 +429,7 @@ impl<'a> Cut<'a> {
             let k = users as u64;
             if cost.heavy {
                 why = Some("has several consumers and is dear to repeat");
-            } else if cost.anchored {
+            } else if cost.anchored() {
                 why = Some("has several consumers and its kernel stores it for free");
             } else if k * cost.bytes > cost.bytes + (k + 1) * size || cost.ops > 16 || cost.hard * users as u32 > 8 {
                 why = Some("has several consumers and reading it is cheaper than repeating it");

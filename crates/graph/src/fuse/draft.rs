@@ -132,6 +132,30 @@ impl Draft {
         roots.iter().map(|r| map[*r as usize]).collect()
     }
 
+    /// Index `id` of another group, with its scalars numbered as here.
+    pub(crate) fn adopt(&mut self, from: &Group, id: IndexId, limits: &[i64]) -> Index {
+        renumber(&from.body.indices[usize::from(id)], |s| {
+            self.scalar(from.scalars[usize::from(s)], limit_of(limits, s))
+        })
+    }
+
+    /// Adds the stores of a reduction over the same space, whose accumulators follow the first
+    /// `first` here.
+    pub(crate) fn shift_accs(&mut self, from: &Group, first: u16, limits: &[i64]) {
+        let mut from = from.clone();
+        for (expr, _) in &mut from.body.exprs {
+            if let Expr::Acc { acc } = expr {
+                *acc += first;
+            }
+        }
+        let roots: Vec<ExprId> = from.stores.iter().map(|s| s.x).collect();
+        let xs = self.transplant(&from, &roots, &|index, _| index.clone(), &|_| None, limits);
+        for (s, x) in from.stores.iter().zip(xs) {
+            let index = self.adopt(&from, s.index, limits);
+            self.store(s.val, x, &index, s.base);
+        }
+    }
+
     /// Drops what no store, accumulator or kind needs, and numbers the rest in order of use.
     pub(crate) fn compact(&mut self) {
         let old = std::mem::replace(&mut self.group, Draft::new(Kind::Pointwise, &[], 0).group);

@@ -1,10 +1,10 @@
 //! Where every value lies, for one order of the groups: slots by liveness, results in place of operands
 //! that die, outputs in donated leaves.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::space::Space;
+use super::space::{Span, assign};
 use crate::fuse::copy_group;
 use crate::{
     Caps, Expr, Graph, Group, Home, Kind, Leaf, LeafKind, Loc, Op, Options, Output, Slot, Step, Store, Val,
@@ -28,6 +28,8 @@ pub(crate) struct Context<'a> {
     pub(crate) into: &'a [Option<u32>],
     pub(crate) upload_bytes: usize,
     pub(crate) items: &'a [Item],
+    /// Values that take the place of a donated leaf, if they can.
+    pub(crate) updates: &'a HashSet<Val>,
 }
 
 /// The plan's steps and places.
@@ -69,7 +71,8 @@ struct Use {
 struct Layout<'a, 'c> {
     c: &'c Context<'a>,
     laid: Laid,
-    space: Space,
+    spans: Vec<Span>,
+    unit: u32,
     uses: HashMap<Val, Use>,
     locs: HashMap<Val, Loc>,
     /// What lies in each slot and in each leaf now.
@@ -94,7 +97,8 @@ pub(crate) fn lay_out(c: &Context<'_>, order: &[u32], units: &[u32]) -> Laid {
     let mut l = Layout {
         c,
         laid: Laid::default(),
-        space: Space::new(c.upload_bytes),
+        spans: Vec::new(),
+        unit: 0,
         uses: HashMap::new(),
         locs: HashMap::new(),
         slot_holds: Vec::new(),
@@ -111,6 +115,7 @@ pub(crate) fn lay_out(c: &Context<'_>, order: &[u32], units: &[u32]) -> Laid {
     let mut at = 0;
     while at < order.len() {
         let unit = units[at];
+        l.unit = unit;
         let end = (at..order.len()).find(|i| units[*i] != unit).unwrap_or(order.len());
         for item in &order[at..end] {
             l.item(*item, unit, end - at > 1);
@@ -126,12 +131,14 @@ pub(crate) fn lay_out(c: &Context<'_>, order: &[u32], units: &[u32]) -> Laid {
     let roots = homes.map(|(home, val)| Output { val: *val, home: home.unwrap_or(Home::New { bytes: c.bytes(*val) }) });
     let kept = std::mem::take(&mut laid.outputs);
     laid.outputs = roots.chain(kept).collect();
-    laid.workspace_bytes = l.space.end();
+    let (offsets, end) = assign(&l.spans, c.upload_bytes);
+    laid.slots.iter_mut().zip(offsets).for_each(|(slot, offset)| slot.offset_bytes = offset);
+    laid.workspace_bytes = end;
     laid
 }
 
 impl Context<'_> {
-    fn bytes(&self, val: Val) -> usize {
+    pub(crate) fn bytes(&self, val: Val) -> usize {
         let out = self.graph.out(val);
         self.caps.value_bytes(out.shape.elems(), out.dtype)
     }
@@ -202,8 +209,7 @@ impl Layout<'_, '_> {
         if let Some(Loc::Slot(slot)) = self.locs.get(&val)
             && self.slot_holds[*slot as usize] == val
         {
-            let slot = &self.laid.slots[*slot as usize];
-            self.space.give(slot.offset_bytes, slot.bytes);
+            self.spans[*slot as usize].dies = self.unit;
         }
     }
 
@@ -256,9 +262,9 @@ impl Layout<'_, '_> {
 
     fn slot(&mut self, val: Val) -> Loc {
         let bytes = self.c.bytes(val);
-        let offset_bytes = self.space.take(bytes);
         let at = self.laid.steps.len() as u32;
-        self.laid.slots.push(Slot { offset_bytes, bytes, born: at, dies: at });
+        self.laid.slots.push(Slot { offset_bytes: 0, bytes, born: at, dies: at });
+        self.spans.push(Span { bytes, born: self.unit, dies: u32::MAX });
         self.slot_holds.push(val);
         Loc::Slot(self.laid.slots.len() as u32 - 1)
     }

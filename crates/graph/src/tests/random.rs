@@ -233,7 +233,7 @@ fn all_ways(seed: u64) {
             .collect();
         let mut caps = caps();
         caps.max_buffers = [4, 5, 8, 8, 12][below(5)];
-        let plan = checked(&s, &roots, &leaves, &options, &caps);
+        let plan = ordered(&s, &roots, &leaves, &options, &caps, [None, Some(false), Some(true)][below(3)]);
         if std::env::var("SHOW").is_ok() {
             eprintln!("{}\n{plan}", s.graph);
             plan.steps.iter().for_each(|s| eprintln!("{:?}", s.group));

@@ -51,8 +51,12 @@ pub(super) fn along(index: &Index, rows: bool, whole: bool) -> Along {
 
 /// Whether the index needs coordinates, rather than the position alone.
 pub(super) fn needs_coords(index: &Index) -> bool {
-    let view = &index.views[0];
-    !index.is_linear() && (view.valid.is_some() || view.strides.iter().any(|s| *s != 0))
+    !index.is_linear() && moves(&index.views[0])
+}
+
+/// Whether the view looks at its coordinates at all.
+fn moves(view: &View) -> bool {
+    view.valid.is_some() || view.strides.iter().any(|s| *s != 0)
 }
 
 impl Printer<'_, '_> {
@@ -69,7 +73,7 @@ impl Printer<'_, '_> {
         let element = if index.is_linear() && self.space.linear.is_some() {
             Element { at: self.space.linear.clone().unwrap_or_default(), ok: None }
         } else {
-            let mut coords = if needs_coords(index) { self.coords() } else { Vec::new() };
+            let mut coords = if moves(&index.views[0]) { self.coords() } else { Vec::new() };
             let mut ok: Option<String> = None;
             let mut at = String::new();
             for (number, view) in index.views.iter().enumerate() {

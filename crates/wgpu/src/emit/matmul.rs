@@ -510,13 +510,13 @@ impl Staging<'_> {
         let name = self.side.name;
         let (at, limit) = if name == "a" { ("row0", "rows") } else { ("col0", "columns") };
         let mut out = format!(
-            "let {name}f = (lane % {}u) * {}u;\nlet {name}s = lane / {}u;\n",
+            "let {name}f = (lane % {}u) * {}u;\nlet {name}slow = lane / {}u;\n",
             self.fast(),
             self.unit(),
             self.fast()
         );
         for i in 0..self.units() {
-            let slow = format!("({name}s + {}u)", i * self.apart());
+            let slow = format!("({name}slow + {}u)", i * self.apart());
             let (beside, along, last) = if self.side.along_k {
                 (slow, format!("{name}f"), 1)
             } else {
@@ -553,7 +553,7 @@ impl Staging<'_> {
             let depth = if self.side.along_k {
                 format!("{name}f")
             } else {
-                format!("{name}s + {}u", i * self.apart())
+                format!("{name}slow + {}u", i * self.apart())
             };
             let guarded = load(k, &format!("select(0u, {at}, {name}in{i})"));
             let _ = writeln!(
@@ -569,7 +569,7 @@ impl Staging<'_> {
         let name = self.side.name;
         let mut out = String::new();
         for i in 0..self.units() {
-            let slow = format!("({name}s + {}u)", i * self.apart());
+            let slow = format!("({name}slow + {}u)", i * self.apart());
             let fast = format!("{name}f");
             for q in 0..self.unit() {
                 let ahead = format!("({fast} + {q}u)");

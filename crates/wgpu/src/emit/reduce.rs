@@ -404,14 +404,14 @@ impl<'a> Reduction<'a> {
     ) -> Result<Launch> {
         let wg = lanes.x * lanes.y;
         let shared = if lanes.tree && lanes.y > 1 { self.states.shared(wg) } else { String::new() };
-        let (start, block) = (self.states.start("a"), self.states.start("p"));
+        let (start, block) = (self.states.start("a"), self.states.start("g"));
         let regions = [
             ("place", place),
             ("start", &start),
             ("outer", outer),
             ("block", &block),
             ("point", point),
-            ("fold", &self.states.merge("a", |a, f| format!("p{a}{f}"))),
+            ("fold", &self.states.merge("a", |a, f| format!("g{a}{f}"))),
             ("tree", &self.states.tree(lanes)),
             ("store", store),
         ];
@@ -435,7 +435,7 @@ impl<'a> Reduction<'a> {
             let at = if f == 0 { "spot".to_owned() } else { format!("spot + {f}u * {plane}") };
             let _ = writeln!(point, "let v{a}{field} = {};", recast(&k.scratch_word(&at), "u32", ty));
         }
-        point.push_str(&self.states.merge("p", |a, f| format!("v{a}{f}")));
+        point.push_str(&self.states.merge("g", |a, f| format!("v{a}{f}")));
         let store = self.print_epilogue(&mut k)?;
         let flops = self.results as u64 * u64::from(parts);
         self.finish(k, &lanes, &place, "", &point, &store, flops)
@@ -509,7 +509,7 @@ impl<'a> Reduction<'a> {
             for (a, acc) in group.accs.iter().enumerate() {
                 let value = p.expr(acc.x)?;
                 let at = if quads { format!("r4 + {lane}u") } else { "r".to_owned() };
-                let line = self.states.0[a].combine(&format!("p{a}"), &value, &at);
+                let line = self.states.0[a].combine(&format!("g{a}"), &value, &at);
                 p.out.push_str(&line);
             }
             let text = p.out;

@@ -1,0 +1,159 @@
+//! Submissions in flight: how they end, whom their failures concern, and what room is left for more.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use wgrad_graph::{BufferId, Error, Home, Pending, Plan, Result, Ticket, bail};
+
+use crate::state::State;
+use crate::table::{self, ContextId};
+
+/// Submissions that failed on the device: those after one ticket, up to another.
+pub(crate) struct Failure {
+    after: Ticket,
+    upto: Ticket,
+    pub(crate) error: Error,
+}
+
+impl Failure {
+    pub(crate) fn covers(&self, ticket: Ticket) -> bool {
+        self.after < ticket && ticket <= self.upto
+    }
+}
+
+/// Waits, without holding the context's lock, for every submission up to `upto`, each on its own, so
+/// that a failure is blamed on the submission that met it. The first failure.
+pub(crate) fn settle(context: ContextId, upto: Ticket) -> Result<()> {
+    let mut first = Ok(());
+    loop {
+        let (backend, ticket, deadline) = {
+            let state = table::lock(context)?;
+            let Some(ticket) = state.flight.front().copied().filter(|t| *t <= upto) else { return first };
+            (Arc::clone(&state.backend), ticket, state.config.deadline)
+        };
+        let result = backend.wait(ticket, deadline);
+        table::lock(context)?.ended(ticket, &result);
+        first = first.and(result);
+    }
+}
+
+/// A read that is under way.
+pub(crate) struct Reading {
+    pending: Box<dyn Pending>,
+    /// The newest submission before it.
+    after: Ticket,
+    deadline: Duration,
+}
+
+impl Reading {
+    /// The bytes, waited for without holding the context's lock. Whether the submissions that made them
+    /// have failed is known then, and for the caller to ask.
+    pub(crate) fn finish(self, context: ContextId) -> Result<Vec<Vec<u8>>> {
+        // Failures are noted where they belong; the bytes of other submissions are good.
+        let _noted = settle(context, self.after);
+        self.pending.wait(self.deadline).inspect_err(|error| {
+            if let Ok(mut state) = table::lock(context) {
+                state.note(error);
+            }
+        })
+    }
+}
+
+/// What is still free of a context's budget.
+pub(crate) struct Room {
+    live_bytes: usize,
+    budget_bytes: Option<usize>,
+    workspace_bytes: usize,
+}
+
+impl Room {
+    pub(crate) fn take(&self, bytes: usize) -> Result<()> {
+        let (live, Some(budget)) = (self.live_bytes, self.budget_bytes) else { return Ok(()) };
+        if live + bytes > budget {
+            bail!(OutOfMemory, "budget", "{live} bytes are used and {bytes} more are asked for; the budget is {budget} bytes");
+        }
+        Ok(())
+    }
+
+    /// Whether there is room for the outputs of a plan and for its workspace, none of which exists yet.
+    pub(crate) fn take_plan(&self, plan: &Plan) -> Result<()> {
+        self.take(fresh_bytes(plan) + plan.workspace_bytes.saturating_sub(self.workspace_bytes))
+    }
+}
+
+/// Bytes of the buffers that a submission of `plan` fills anew.
+pub(crate) fn fresh_bytes(plan: &Plan) -> usize {
+    plan.outputs.iter().map(|o| if let Home::New { bytes } = o.home { bytes } else { 0 }).sum()
+}
+
+impl State {
+    pub(crate) fn room(&self) -> Room {
+        let budget_bytes = self.config.budget_bytes;
+        let live_bytes = budget_bytes.map_or(0, |_| self.backend.memory().live_bytes);
+        Room { live_bytes, budget_bytes, workspace_bytes: self.workspace_bytes }
+    }
+
+    /// Starts to fetch the first bytes of buffers.
+    pub(crate) fn read(&mut self, ranges: &[(BufferId, usize)]) -> Result<Reading> {
+        self.alive()?;
+        let pending = self.backend.read(ranges).inspect_err(|error| self.note(error))?;
+        Ok(Reading { pending, after: self.newest, deadline: self.config.deadline })
+    }
+
+    /// Waits until few enough submissions are in flight. A failure is kept for the next pass and for the
+    /// values that it concerns.
+    pub(crate) fn throttle(&mut self) {
+        while self.flight.len() > self.config.in_flight {
+            let oldest = self.flight[0];
+            let result = self.backend.wait(oldest, self.config.deadline);
+            self.ended(oldest, &result);
+        }
+    }
+
+    /// Notes how the oldest submission that was not known about ended.
+    pub(crate) fn ended(&mut self, ticket: Ticket, result: &Result<()>) {
+        match result {
+            Ok(()) => self.verified = self.verified.max(ticket),
+            Err(error) => self.fail(ticket, error),
+        }
+        self.flight.retain(|t| *t > self.verified);
+    }
+
+    /// Notes that the submissions after the last verified one, up to `upto`, have failed.
+    pub(crate) fn fail(&mut self, upto: Ticket, error: &Error) {
+        self.note(error);
+        let upto = if error.is_lost() { self.newest } else { upto };
+        if upto <= self.verified {
+            return;
+        }
+        let failure = Failure { after: self.verified, upto, error: error.clone() };
+        self.deferred.iter().filter_map(Weak::upgrade).for_each(|cell| cell.meet(&failure));
+        self.failures.push(failure);
+        self.untold.get_or_insert_with(|| (upto, error.clone()));
+        self.verified = upto;
+    }
+
+    /// Remembers the loss of the device.
+    pub(crate) fn note(&mut self, error: &Error) {
+        if error.is_lost() {
+            self.lost.get_or_insert_with(|| error.clone());
+        }
+    }
+
+    /// An error once the device is gone.
+    pub(crate) fn alive(&self) -> Result<()> {
+        self.lost.clone().map_or(Ok(()), Err)
+    }
+
+    /// The error of a submission that is known to have failed, for a caller who hears of it now.
+    pub(crate) fn tell(&mut self, ticket: Ticket) -> Result<()> {
+        let Some(failure) = self.failures.iter().find(|f| f.covers(ticket)) else { return Ok(()) };
+        self.untold.take_if(|(upto, _)| *upto == failure.upto);
+        Err(failure.error.clone())
+    }
+
+    /// The error of a submission that is known to have failed.
+    pub(crate) fn failed(&self, ticket: Ticket) -> Option<&Error> {
+        self.failures.iter().find(|f| f.covers(ticket)).map(|f| &f.error)
+    }
+}

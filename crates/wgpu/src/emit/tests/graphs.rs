@@ -1,0 +1,335 @@
+//! Texts of planned graphs.
+
+use super::*;
+use wgrad_graph::{Axes, Binary, MAX_RANK, Reduce, Steps, Unary};
+
+const STORED: [DType; 5] = [DType::Bool, DType::U8, DType::U32, DType::I32, DType::F32];
+
+#[test]
+fn every_unary_row_on_every_dtype() {
+    for dims in [vec![5, 3], vec![128, 256]] {
+        for dtype in STORED {
+            let mut s = Sketch::default();
+            let x = s.input(&dims, dtype);
+            for op in Unary::ALL {
+                if op.row().takes(dtype) {
+                    let y = s.op(Op::Unary(op), &[x]);
+                    s.roots = vec![y];
+                    texts(&s);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_binary_row_on_every_dtype() {
+    for dims in [vec![7], vec![65536]] {
+        for dtype in STORED {
+            let mut s = Sketch::default();
+            let (x, w) = (s.input(&dims, dtype), s.input(&dims, dtype));
+            for op in Binary::ALL {
+                if op.row().takes(dtype) {
+                    let y = s.op(Op::Binary(op), &[x, w]);
+                    s.roots = vec![y];
+                    texts(&s);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn casts_between_all_dtypes() {
+    for from in STORED {
+        for to in STORED {
+            for n in [6, 32768] {
+                let mut s = Sketch::default();
+                let x = s.input(&[n], from);
+                let y = s.cast(x, to);
+                let c = s.cast(x, DType::Bool);
+                let z = s.op(Op::Select, &[c, y, y]);
+                s.roots = vec![y, z];
+                texts(&s);
+            }
+        }
+    }
+}
+
+#[test]
+fn movement_in_every_form() {
+    let mut s = Sketch::default();
+    let x = s.x(&[4, 6, 8]);
+    let b = s.input(&[4, 6, 8], DType::Bool);
+    for x in [x, b] {
+        let mut perm = [0; MAX_RANK];
+        perm[..3].copy_from_slice(&[2, 0, 1]);
+        let p = s.op(Op::Permute(perm), &[x]);
+        let r = s.to(Op::Reshape, &[p], &[16, 12]);
+        let mut steps = Steps::ALL;
+        steps.start[..2].copy_from_slice(&[15, 1]);
+        steps.step[..2].copy_from_slice(&[-2, 3]);
+        let part = s.to(Op::Slice(steps), &[r], &[8, 4]);
+        let mut lo = [0; MAX_RANK];
+        lo[..2].copy_from_slice(&[1, 2]);
+        let pad = s.to(Op::Pad { lo }, &[part], &[10, 8]);
+        let cat = s.op(Op::Concat { axis: 0 }, &[pad, pad]);
+        let start = s.scalar(DType::U32);
+        let at = s.to(Op::SliceAt { axis: 0 }, &[cat, start], &[5, 8]);
+        let again = s.to(Op::Reshape, &[at], &[4, 10]);
+        let mut perm = [0; MAX_RANK];
+        perm[..2].copy_from_slice(&[1, 0]);
+        let turned = s.op(Op::Permute(perm), &[again]);
+        let into = s.op(Op::SliceAssignAt { axis: 0 }, &[cat, at, start]);
+        let whole = s.op(Op::SliceAssign(Steps::ALL), &[cat, at]);
+        s.roots = vec![pad, cat, at, turned, into, whole];
+        texts(&s);
+    }
+}
+
+#[test]
+fn creation_and_random() {
+    for dims in [vec![3, 5], vec![64, 512]] {
+        let mut s = Sketch::default();
+        for dtype in [DType::F32, DType::I32, DType::U32] {
+            for axis in 0..2 {
+                let i = s.graph.add(Op::Iota { axis }, &[], Some(Shape::new(&dims)), Some(dtype)).unwrap();
+                s.roots.push(i);
+            }
+            let f = s.full(&dims, dtype);
+            s.roots.push(f);
+        }
+        for dtype in [DType::Bool, DType::U8] {
+            let f = s.full(&dims, dtype);
+            s.roots.push(f);
+        }
+        let words = [0; 4].map(|_| s.scalar(DType::U32));
+        let r = s.to(Op::Random, &words, &dims);
+        let f = s.cast(r, DType::F32);
+        s.roots.extend([r, f]);
+        texts(&s);
+    }
+}
+
+#[test]
+fn reductions_in_every_layout() {
+    let shapes: [(&[usize], &[usize]); 9] = [
+        (&[4, 6], &[1]),
+        (&[4, 6], &[0]),
+        (&[2_000_000], &[0]),
+        (&[16384, 4096], &[1]),
+        (&[16384, 4096], &[0]),
+        (&[64, 100_000], &[1]),
+        (&[100_000, 64], &[0]),
+        (&[8, 32, 16, 16], &[0, 2, 3]),
+        (&[300_000, 7], &[1]),
+    ];
+    for (dims, axes) in shapes {
+        for dtype in [DType::F32, DType::I32, DType::U32] {
+            let mut s = Sketch::default();
+            let x = s.input(dims, dtype);
+            let axes: Axes = axes.iter().copied().collect();
+            let two = s.op(Op::Binary(Binary::Mul), &[x, x]);
+            for kind in [Reduce::Sum, Reduce::Prod, Reduce::Max, Reduce::Min] {
+                let r = s.op(Op::Reduce { kind, axes }, &[two]);
+                let r2 = s.op(Op::Unary(Unary::Neg), &[r]);
+                let b = s.op(Op::Binary(Binary::Gt), &[r, r2]);
+                s.roots.extend([r2, b]);
+            }
+            if axes.iter().count() == 1 {
+                let axis = axes.iter().next().unwrap() as u8;
+                for max in [true, false] {
+                    let r = s.op(Op::ArgReduce { max, axis }, &[x]);
+                    s.roots.push(r);
+                }
+            }
+            texts(&s);
+        }
+    }
+}
+
+#[test]
+fn a_reduction_over_nothing_writes_and_an_empty_space_does_not() {
+    let mut s = Sketch::default();
+    let x = s.x(&[3, 0]);
+    let r = s.op(Op::Reduce { kind: Reduce::Max, axes: Axes::NONE.with(1) }, &[x]);
+    s.roots = vec![r];
+    assert!(texts(&s).len() >= 4);
+    let n = s.op(Op::Unary(Unary::Neg), &[x]);
+    s.roots = vec![n];
+    assert!(texts(&s).is_empty());
+    let y = s.x(&[0, 4]);
+    let m = s.op(Op::MatMul, &[x, y]);
+    s.roots = vec![m];
+    assert!(!texts(&s).is_empty());
+}
+
+#[test]
+fn products_in_every_layout() {
+    let sizes = [
+        (1, 1, 1),
+        (3, 5, 7),
+        (4, 4, 4),
+        (1, 4096, 4096),
+        (512, 10, 512),
+        (128, 512, 784),
+        (2048, 2048, 2048),
+        (2050, 2047, 33),
+        (66, 130, 5000),
+    ];
+    for (m, n, k) in sizes {
+        for layout in 0..4 {
+            for batch in [&[][..], &[3], &[2, 3]] {
+                let mut s = Sketch::default();
+                let dims = |r: usize, c: usize| [batch, &[r, c]].concat();
+                let side = |s: &mut Sketch, r: usize, c: usize, turned: bool| {
+                    if !turned {
+                        return s.x(&dims(r, c));
+                    }
+                    let x = s.x(&dims(c, r));
+                    let rank = batch.len() + 2;
+                    let mut perm: [u8; MAX_RANK] = std::array::from_fn(|i| i as u8);
+                    perm.swap(rank - 1, rank - 2);
+                    s.op(Op::Permute(perm), &[x])
+                };
+                let a = side(&mut s, m, k, layout & 1 == 1);
+                let b = side(&mut s, k, n, layout & 2 == 2);
+                let y = s.op(Op::MatMul, &[a, b]);
+                let bias = s.x(&vec![1; batch.len() + 1].iter().copied().chain([n]).collect::<Vec<_>>());
+                let bias = s.to(Op::Expand, &[bias], &dims(m, n));
+                let z = s.op(Op::Binary(Binary::Add), &[y, bias]);
+                let z = s.op(Op::Unary(Unary::Relu), &[z]);
+                let positive = s.op(Op::Binary(Binary::Gt), &[z, bias]);
+                s.roots = vec![z, positive];
+                texts(&s);
+            }
+        }
+    }
+}
+
+#[test]
+fn gather_and_scatter_are_guarded() {
+    for dtype in [DType::I32, DType::U32, DType::U8] {
+        let mut s = Sketch::default();
+        let table = s.x(&[100, 64]);
+        let ids = s.input(&[32, 64], dtype);
+        let g = s.op(Op::Gather { axis: 0 }, &[table, ids]);
+        let sum = s.op(Op::Reduce { kind: Reduce::Sum, axes: Axes::NONE.with(1) }, &[g]);
+        let back = s.to(Op::ScatterAdd { axis: 0 }, &[ids, g], &[100, 64]);
+        let counts = s.cast(g, DType::I32);
+        let ints = s.to(Op::ScatterAdd { axis: 0 }, &[ids, counts], &[100, 64]);
+        s.roots = vec![g, sum, back, ints];
+        assert!(texts(&s).iter().any(|t| t.contains("atomicMax")));
+    }
+}
+
+#[test]
+fn updates_in_place() {
+    let mut s = Sketch::default();
+    let (w, g) = (s.x(&[512, 784]), s.x(&[512, 784]));
+    let m = s.x(&[512, 784]);
+    let lr = s.full(&[512, 784], DType::F32);
+    let m2 = s.op(Op::Binary(Binary::Add), &[m, g]);
+    let step = s.op(Op::Binary(Binary::Mul), &[m2, lr]);
+    let w2 = s.op(Op::Binary(Binary::Sub), &[w, step]);
+    s.roots = vec![w2, m2];
+    for caps in [gpu(), software()] {
+        let graph = Arc::new(s.graph.clone());
+        let leaves: Vec<_> = [w, g, m].iter().map(|v| (v.node, LeafKind::Donated)).collect();
+        let roots = [Root { val: w2, into: Some(0) }, Root { val: m2, into: Some(2) }];
+        let plan = plan(&graph, &roots, &leaves, &Options { fuse: true, keep: false }, &caps).unwrap();
+        let all = launches(&plan, &caps);
+        assert_eq!(all.len(), 1);
+        assert_eq!(all[0].bindings.len(), 3);
+        assert_eq!(all[0].bindings.iter().filter(|b| b.written).count(), 2);
+    }
+}
+
+#[test]
+fn text_holds_no_sizes() {
+    let build = |m: usize, n: usize, k: usize| {
+        let mut s = Sketch::default();
+        let (a, b) = (s.x(&[m, k]), s.x(&[k, n]));
+        let y = s.op(Op::MatMul, &[a, b]);
+        let bias = s.x(&[1, n]);
+        let bias = s.to(Op::Expand, &[bias], &[m, n]);
+        let z = s.op(Op::Binary(Binary::Add), &[y, bias]);
+        let t = s.op(Op::Unary(Unary::Tanh), &[z]);
+        let r = s.op(Op::Reduce { kind: Reduce::Sum, axes: Axes::NONE.with(1) }, &[t]);
+        let e = s.to(Op::Expand, &[r], &[m, n]);
+        let q = s.op(Op::Binary(Binary::Div), &[t, e]);
+        s.roots = vec![q];
+        s
+    };
+    assert_eq!(texts(&build(256, 512, 1024)), texts(&build(320, 640, 2048)));
+    assert_eq!(texts(&build(2048, 4096, 96)), texts(&build(4096, 2048, 160)));
+}
+
+/// A random graph: a chain of operations over a few inputs.
+fn random(seed: u64) -> Sketch {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut below = move |n: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
+    };
+    let mut s = Sketch::default();
+    let dims = [[4, 6, 2], [3, 5, 7], [16, 64, 64], [8, 12, 1]][below(4)];
+    let mut vals: Vec<Val> = (0..3).map(|i| s.input(&dims, [DType::F32, DType::I32, DType::U8][i])).collect();
+    for _ in 0..12 {
+        let x = vals[below(vals.len())];
+        let (dtype, shape) = (s.graph.out(x).dtype, s.graph.out(x).shape);
+        let y = match below(9) {
+            0 => {
+                let f = s.cast(x, DType::F32);
+                s.op(Op::Unary([Unary::Neg, Unary::Abs][below(2)]), &[f])
+            },
+            1 => s.cast(x, STORED[below(5)]),
+            2 => {
+                let w = s.input(shape.dims(), dtype);
+                let op = if dtype == DType::Bool { Binary::Xor } else { Binary::Maximum };
+                s.op(Op::Binary(op), &[x, w])
+            }
+            3 => s.op(Op::Permute([1, 0, 2, 0, 0, 0, 0, 0]), &[x]),
+            4 => {
+                let mut lo = [0; MAX_RANK];
+                lo[1] = 3;
+                let to = shape.with(1, shape[1] + 5);
+                s.to(Op::Pad { lo }, &[x], to.dims())
+            }
+            5 if shape[0] > 1 => {
+                let mut steps = Steps::ALL;
+                steps.start[0] = shape[0] as i64 - 1;
+                steps.step[0] = -1;
+                let to = shape.with(0, shape[0] - 1);
+                s.to(Op::Slice(steps), &[x], to.dims())
+            }
+            6 => {
+                let f = s.cast(x, DType::F32);
+                let kind = [Reduce::Sum, Reduce::Max][below(2)];
+                let r = s.op(Op::Reduce { kind, axes: Axes::NONE.with(below(3)) }, &[f]);
+                s.to(Op::Expand, &[r], shape.dims())
+            }
+            7 => {
+                let to = [shape[0] * shape[1], shape[2], 1];
+                s.to(Op::Reshape, &[x], &to)
+            }
+            _ => {
+                let c = s.cast(x, DType::Bool);
+                s.op(Op::Select, &[c, x, x])
+            }
+        };
+        vals.push(y);
+    }
+    let last = vals.len() - 1;
+    s.roots = vec![vals[last], vals[last - 1], vals[last - 3]];
+    s
+}
+
+#[test]
+fn random_plans() {
+    for seed in 0..60 {
+        texts(&random(seed));
+    }
+}

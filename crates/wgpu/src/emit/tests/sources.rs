@@ -1,0 +1,25 @@
+//! The files of `wgsl/`, each on its own.
+
+use super::validate;
+
+#[test]
+fn every_file_is_valid_and_has_its_header() {
+    for (name, source) in wgrad_wgsl::ALL {
+        validate(source);
+        assert!(source.lines().count() <= 150, "{name} is too long");
+        let head: String = source.lines().take_while(|l| l.starts_with("//")).collect();
+        for part in ["Math:", "Shapes:", "Dispatch:", "Numerics:", "Cost:", "Source:"] {
+            assert!(head.contains(part), "{name} lacks {part}");
+        }
+    }
+}
+
+#[test]
+fn no_return_stands_before_a_barrier() {
+    for (name, source) in wgrad_wgsl::ALL {
+        if let Some(last) = source.rfind("workgroupBarrier") {
+            let start = source.find("fn main").unwrap();
+            assert!(!source[start..last].contains("return"), "{name}");
+        }
+    }
+}

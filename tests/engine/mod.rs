@@ -1,0 +1,16 @@
+//! The path from a recorded tensor to a submission as a whole: numbers, steady state, second
+//! derivatives, and what plans do not do.
+
+mod losses;
+mod plans;
+mod recorder;
+mod second;
+mod steady;
+
+pub(crate) use recorder::Recorder;
+
+use crate::Test;
+
+pub(crate) fn tests() -> Vec<Test> {
+    [losses::tests(), steady::tests(), second::tests(), plans::tests()].into_iter().flatten().collect()
+}
