@@ -24,7 +24,8 @@ fn main() -> wgrad::Result<()> {
     }
 
     ctx.pass(|p| {
-        println!("{}", model.forward(p.input(&points)?).sigmoid());
+        let y = model.forward(p.input(&points)?).sigmoid();
+        println!("{:.3?}, expected {:?}", y.to_vec::<f32>()?, answers.to_vec::<f32>());
         Ok(())
     })
 }

@@ -6,9 +6,13 @@
 //! missing adapter a failure instead of a skip.
 
 mod devices;
+mod elementwise;
 mod engine;
+mod grads;
 mod house;
+mod ops;
 mod programs;
+mod random;
 
 use std::process::ExitCode;
 
@@ -43,7 +47,15 @@ fn main() -> ExitCode {
     for line in devices::report(subjects) {
         eprintln!("{line}");
     }
-    let modules = [("house", house::tests()), ("programs", programs::tests()), ("engine", engine::tests())];
+    let modules = [
+        ("house", house::tests()),
+        ("ops", ops::tests()),
+        ("elementwise", elementwise::tests()),
+        ("random", random::tests()),
+        ("grads", grads::tests()),
+        ("programs", programs::tests()),
+        ("engine", engine::tests()),
+    ];
     let mut trials = Vec::new();
     for (module, tests) in modules {
         for test in tests {

@@ -6,7 +6,8 @@
 // Shapes:   scalars.
 // Dispatch: none; called by the kernels.
 // Numerics: within 2e-6 of f64, relative to max(1, |result|) (pow 2e-5); expm1, log1p, tanh, erf also
-//           relatively near 0. sin and cos reduce their argument in three parts, good to |x| = 1e5.
+//           relatively near 0. sin and cos reduce their argument in three parts, good to |x| = 1e5;
+//           beyond it they are the driver's.
 //           NaN is found by its bits: drivers may assume that float comparisons see none.
 // Cost:     8 to 25 instructions each, at most one exp or log.
 // Source:   polynomials of Cephes (sinf, cosf, tanhf) and of N. Juffa (erff).
@@ -63,6 +64,9 @@ fn wg_log1p(x: f32) -> f32 {
 
 // sin(x + turn * pi / 2)
 fn wg_turned_sin(x: f32, turn: i32) -> f32 {
+    if (abs(x) > 1e5) {
+        return select(sin(x), cos(x), turn == 1);
+    }
     let k = round(x * 0.63661977);
     let r = fma(k, -7.5497899e-8, fma(k, -4.8375130e-4, fma(k, -1.5703125, x)));
     let z = r * r;
@@ -133,7 +137,7 @@ fn wg_pow(x: f32, w: f32) -> f32 {
     let whole = floor(w) == w;
     let odd = whole && !(floor(w * 0.5) * 2.0 == w);
     if (x == 0.0) {
-        return select(bitcast<f32>(0x7f800000u), 0.0, w > 0.0);
+        return select(select(bitcast<f32>(0x7f800000u), 0.0, w > 0.0), w, wg_is_nan(w));
     }
     let y = exp2(w * log2(abs(x)));
     let signed = select(y, -y, odd);

@@ -13,7 +13,7 @@ crate::suite![
     device: replay_equals_a_plain_run, a_float_that_differs_is_refused, data_that_differ_are_refused,
         a_read_inside_is_refused, other_shapes_are_recorded_anew, owned_values_that_go_are_recorded_anew,
         a_shared_version_is_not_overwritten, a_queued_version_is_seen, values_of_passes_around_are_seen,
-        a_value_dropped_inside_confuses_nothing, more_operations_than_the_budget;
+        a_value_dropped_inside_confuses_nothing, more_operations_than_the_budget,
 ];
 
 fn replay_equals_a_plain_run(on: &Subject) {

@@ -14,7 +14,7 @@ crate::suite![
         hole_11_a_failed_read_is_told, poison_spreads_to_dependents_only, deferred_of_a_failed_step,
         deferred_numbers_keep_apart, a_failure_on_the_device_is_told_once, a_lost_device_stays_lost,
         a_failed_flush_on_budget_poisons_its_own, a_late_read_failure_is_no_loss,
-        an_index_out_of_range_is_blamed_on_its_step;
+        an_index_out_of_range_is_blamed_on_its_step,
 ];
 
 fn tapped(on: &Subject) -> (std::sync::Arc<Tap>, Context) {

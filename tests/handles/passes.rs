@@ -18,7 +18,7 @@ crate::suite![
         handle_of_another_context, hole_3_pool_reset_with_queued_work, hole_10_backward_of_an_ended_pass,
         pass_inside_a_pass, two_threads_on_one_context, bug_b10_owned_values_have_a_generation_of_their_own,
         bug_b32_values_before_a_pass_stay, bug_b33_dropped_values_are_freed, bug_b34_a_pass_begins_empty,
-        debug_print_shows_the_state;
+        debug_print_shows_the_state,
 ];
 
 fn ended(ctx: &Context) -> Tensor {

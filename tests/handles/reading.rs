@@ -15,7 +15,7 @@ crate::suite![
     plain: item_before_backward_costs_little, flat_memory_over_10_000_steps, node_budget_changes_no_bit,
         recomputation_is_counted, bug_b24_the_caller_decides_what_it_reads;
     device: read_anything_after_item_and_step, reading_changes_no_bit, bug_b8_state_belongs_to_the_value,
-        bug_b2_a_computed_value_is_a_leaf, an_input_is_readable, reads_are_one_crossing_each;
+        bug_b2_a_computed_value_is_a_leaf, an_input_is_readable, reads_are_one_crossing_each,
 ];
 
 /// What a step of a net with dropout makes: all values in between, in order.

@@ -11,7 +11,7 @@ crate::suite![
     plain: ;
     device: checkpoint_gradients_equal_plain_ones, hole_6_checkpoints_draw_their_own_numbers,
         hole_7_a_checkpoint_counts_each_use_once, no_grad_ends_with_its_scope, detach_stops_gradients,
-        a_checkpoint_inside_a_checkpoint, a_failed_segment_leaves_the_pass_well;
+        a_checkpoint_inside_a_checkpoint, a_failed_segment_leaves_the_pass_well,
 ];
 
 fn layer(net: &Net, x: Tensor) -> Tensor {

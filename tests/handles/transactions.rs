@@ -13,7 +13,7 @@ crate::suite![
     device: failed_passes_leave_no_trace, every_failing_call_leaves_no_trace, budget_names_its_numbers,
         bug_b13_a_trained_model_is_never_lost, bug_b14_a_copy_computes_first,
         hole_12_a_failed_upload_is_an_error, keep_lives_from_the_end_of_its_pass,
-        counters_move_with_commits, random_numbers_follow_commits, copy_to_moves_between_contexts;
+        counters_move_with_commits, random_numbers_follow_commits, copy_to_moves_between_contexts,
 ];
 
 /// Trains with dropout; `disturb` runs before each pass and may make passes that fail.

@@ -13,7 +13,7 @@ crate::suite![
         bug_b12_a_weight_stays_on_the_device, hole_9_writing_a_weight_keeps_it_on_the_device,
         bug_b25_updates_go_by_identity, bug_b26_clipping_goes_by_identity,
         bug_b40_gradients_have_one_source, bug_b51_there_is_one_way_to_write, hole_5_two_optimizers_in_one_pass,
-        hole_8_gradients_of_parameters_only, grad_sum_over_passes;
+        hole_8_gradients_of_parameters_only, grad_sum_over_passes,
 ];
 
 fn close(got: &[f64], want: &[f64], tolerance: f64) {

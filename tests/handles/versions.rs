@@ -11,7 +11,7 @@ crate::suite![
         same_weight_used_twice, two_versions_in_one_loss_are_refused, bug_b3_an_update_waits_for_its_readers,
         the_old_version_outlives_an_update_in_place, a_gradient_stops_at_an_assignment,
         functional_updates_stay_differentiable, bug_b5_a_copy_is_exact, passes_that_update_the_same_value_clash,
-        owned_values_that_share_a_buffer;
+        owned_values_that_share_a_buffer,
 ];
 
 fn weight_updated_before_an_old_value_is_read(on: &Subject) {

@@ -1,7 +1,7 @@
 //! A generator against a discriminator: two optimizers in one pass.
 
 use wgrad::prelude::*;
-use wgrad::{Result, Tensor};
+use wgrad::Result;
 
 use super::{close, plain, values, weights_close};
 use crate::Subject;
@@ -39,7 +39,7 @@ fn run(subject: &Subject) -> Result<()> {
         plain::Mlp { dims: &GENERATOR, activation: plain::TANH },
         plain::Mlp { dims: &JUDGE, activation: plain::TANH },
     );
-    let (mut adam, mut sgd) = (plain::AdamW::default(), plain::Sgd::default());
+    let (mut adam, mut sgd) = (plain::AdamW::new(1e-8), plain::Sgd::default());
 
     for step in 0..6 {
         let real = plain::noise(step, BATCH * 4);

@@ -1,7 +1,7 @@
 //! Recurrent state that is carried over passes: truncated back-propagation through time.
 
 use wgrad::prelude::*;
-use wgrad::{Result, Tensor};
+use wgrad::Result;
 
 use super::{close, plain, values, weights_close};
 use crate::Subject;
@@ -65,8 +65,8 @@ fn run(subject: &Subject) -> Result<()> {
     }
     let losses = losses.iter().map(Deferred::get).collect::<Result<Vec<f64>>>()?;
     close(subject, "losses", &losses, &want, 1e-5);
-    close(subject, "h", &h.read()?.to_vec::<f64>(), &state[0], 1e-4);
-    close(subject, "c", &c.read()?.to_vec::<f64>(), &state[1], 1e-4);
+    close(subject, "h", &h.t().to_vec::<f64>()?, &state[0], 1e-4);
+    close(subject, "c", &c.t().to_vec::<f64>()?, &state[1], 1e-4);
     weights_close(subject, &params, &w, 1e-4);
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::Subject;
 crate::suite![plain: ; device: mnist];
 
 const DIMS: [usize; 3] = [64, 24, 10];
-const EPOCHS: u32 = 3;
+const EPOCHS: u32 = 6;
 
 /// Noisy pictures of ten patterns.
 fn digits(seed: u64, count: usize) -> Result<Digits> {
@@ -29,7 +29,7 @@ fn digits(seed: u64, count: usize) -> Result<Digits> {
 /// The program: losses, and how many test images are classified right.
 fn program(ctx: &Context, model: &Mlp, train: &Loader<Digits>, test: &Loader<Digits>) -> Result<(Vec<f64>, f64)> {
     let mut opt = AdamW::new(model.params(), AdamWConfig::default())?;
-    let schedule = Cosine::new(1e-2, u64::from(EPOCHS) * train.batches() as u64);
+    let schedule = Cosine::new(2e-2, u64::from(EPOCHS) * train.batches() as u64);
     let mut losses = Vec::new();
     for epoch in 0..EPOCHS {
         for batch in train.epoch(epoch) {
@@ -78,12 +78,12 @@ fn run(subject: &Subject) -> Result<()> {
     let (losses, hits) = program(&ctx, &model, &train, &test)?;
 
     let net = plain::Mlp { dims: &DIMS, activation: plain::RELU };
-    let (mut adam, mut want) = (plain::AdamW::default(), Vec::new());
+    let (mut adam, mut want) = (plain::AdamW::new(1e-8), Vec::new());
     let steps = f64::from(EPOCHS) * train.batches() as f64;
     for epoch in 0..EPOCHS {
         for batch in train.epoch(epoch) {
             let (x, y) = rows(&batch?);
-            let lr = 1e-2 * 0.5 * (1.0 + (std::f64::consts::PI * want.len() as f64 / steps).cos());
+            let lr = 2e-2 * 0.5 * (1.0 + (std::f64::consts::PI * want.len() as f64 / steps).cos());
             let forward = net.forward(&w, &x);
             let (loss, dlogits) = plain::cross_entropy(&forward[2], &y, 10);
             let (grads, _) = net.backward(&w, &forward, dlogits);
@@ -93,7 +93,7 @@ fn run(subject: &Subject) -> Result<()> {
     }
     close(subject, "losses", &losses, &want, 1e-5);
     weights_close(subject, &model.params(), &w, 2e-4);
-    assert!(losses[8] < 0.7 * losses[0], "it learns: {losses:?}");
+    assert!(losses[losses.len() - 1] < 0.7 * losses[0], "it learns: {losses:?}");
 
     let mut right = 0.0;
     for batch in test.epoch(0) {

@@ -151,15 +151,19 @@ impl Mlp<'_> {
     }
 }
 
-/// AdamW with the defaults of most libraries.
-#[derive(Default)]
+/// AdamW with the usual rates of its means.
 pub(crate) struct AdamW {
+    eps: f64,
     steps: i32,
     means: Weights,
     squares: Weights,
 }
 
 impl AdamW {
+    pub(crate) fn new(eps: f64) -> AdamW {
+        AdamW { eps, steps: 0, means: Vec::new(), squares: Vec::new() }
+    }
+
     pub(crate) fn step(&mut self, w: &mut Weights, grads: &Weights, lr: f64, decay: f64) {
         if self.steps == 0 {
             self.means = w.iter().map(|w| vec![0.0; w.len()]).collect();
@@ -173,7 +177,7 @@ impl AdamW {
                 *m = b1 * *m + (1.0 - b1) * g;
                 *v = b2 * *v + (1.0 - b2) * g * g;
                 let (mean, square) = (*m / (1.0 - b1.powi(self.steps)), *v / (1.0 - b2.powi(self.steps)));
-                w[p][i] -= lr * (mean / (square.sqrt() + 1e-8) + decay * w[p][i]);
+                w[p][i] -= lr * (mean / (square.sqrt() + self.eps) + decay * w[p][i]);
             }
         }
     }

@@ -86,11 +86,16 @@ fn run(subject: &Subject) -> Result<()> {
         sgd.step(&mut weights, &grads, 0.3, 0.5);
         want.push(loss);
     }
-    close(subject, "losses in two stages", &losses, &want, 1e-5);
+    // What crosses from context to context is rounded to f32, on the oracle too.
+    let near = |got: &[f64], want: &[f64], tolerance: f64| {
+        got.iter().zip(want).all(|(got, want)| (got - want).abs() <= tolerance * want.abs().max(1.0))
+    };
+    let tolerance = if subject.is_oracle() { 1e-7 } else { 1e-5 };
+    assert!(near(&losses, &want, tolerance), "losses in two stages: {losses:?}, expected {want:?}");
     close(subject, "losses in one", &single, &want, 1e-5);
     weights_close(subject, &params, &weights, 1e-4);
     for (got, want) in both.iter().zip(&weights) {
-        close(subject, "weights in two stages", got, want, 1e-4);
+        assert!(near(got, want, 10.0 * tolerance), "weights in two stages: {got:?}, expected {want:?}");
     }
     Ok(())
 }

@@ -44,6 +44,16 @@ pub(crate) struct Access {
     pub(crate) class: Class,
 }
 
+/// A value read by columns.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Turned {
+    /// Size and stride of each axis, in the order of iteration.
+    pub(crate) axes: SmallVec<[(usize, i64); 4]>,
+    pub(crate) offset: i64,
+    /// The axis along which elements are neighbours.
+    pub(crate) across: usize,
+}
+
 impl Level {
     fn new(view: &View, order: Option<&[usize]>) -> Level {
         let mut axes: SmallVec<[Axis; 4]> = SmallVec::new();
@@ -160,6 +170,20 @@ impl Access {
     /// Whether position 0 is element 0, always.
     pub(crate) fn is_at_origin(&self) -> bool {
         !self.is_dynamic() && self.levels.len() == 1 && self.levels[0].offset == 0
+    }
+
+    /// Sizes and strides, where the index is one that reads columns: single elements along an outer
+    /// axis, far ones along the innermost.
+    pub(crate) fn turned(&self) -> Option<Turned> {
+        let [level] = &self.levels[..] else { return None };
+        let inner = level.axes.last()?;
+        let far = inner.stride.unsigned_abs() >= 8 && inner.size >= 16;
+        let across = level.axes.iter().position(|axis| axis.stride == 1 && axis.size >= 8)?;
+        (far && level.dynamic.is_empty() && level.axes.iter().all(Axis::all)).then(|| Turned {
+            axes: level.axes.iter().map(|axis| (axis.size, axis.stride)).collect(),
+            offset: level.offset,
+            across,
+        })
     }
 
     /// Whether scalars move the index.

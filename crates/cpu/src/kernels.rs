@@ -43,6 +43,23 @@ fn map2<A: Copy, Y>(x: &[A], w: &[A], y: &mut [Y], f: impl Fn(A, A) -> Y) {
     }
 }
 
+/// Which operands of a block are one number throughout: those need no load for each element.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(crate) enum Same {
+    Neither,
+    X,
+    W,
+}
+
+#[inline(always)]
+fn map2_same<A: Copy, Y>(same: Same, x: &[A], w: &[A], y: &mut [Y], f: impl Fn(A, A) -> Y) {
+    match (same, x.first(), w.first()) {
+        (Same::X, Some(&x), _) => map(w, y, |w| f(x, w)),
+        (Same::W, _, Some(&w)) => map(x, y, |x| f(x, w)),
+        _ => map2(x, w, y, f),
+    }
+}
+
 /// An integer element. Operations are those of the rows on 64 bits, wrapped; the compiler narrows
 /// them where it can.
 pub(crate) trait Int: Pod + Ord + Send + Sync {
@@ -130,14 +147,14 @@ vectorised! {
 }
 
 /// `y = op(x, w)`.
-pub(crate) fn binary(op: Binary, dtype: DType, x: &[u8], w: &[u8], y: &mut [u8]) {
+pub(crate) fn binary(op: Binary, dtype: DType, same: Same, x: &[u8], w: &[u8], y: &mut [u8]) {
     match dtype {
         DType::F32 if op.compares() => compare::<f32>(op, cast_slice(x), cast_slice(w), y),
         DType::F64 if op.compares() => compare::<f64>(op, cast_slice(x), cast_slice(w), y),
         DType::U32 if op.compares() => compare::<u32>(op, cast_slice(x), cast_slice(w), y),
         DType::I32 if op.compares() => compare::<i32>(op, cast_slice(x), cast_slice(w), y),
         DType::U8 | DType::Bool if op.compares() => compare::<u8>(op, x, w, y),
-        DType::F32 => binary_f32(op, cast_slice(x), cast_slice(w), cast_slice_mut(y)),
+        DType::F32 => binary_f32(op, same, cast_slice(x), cast_slice(w), cast_slice_mut(y)),
         DType::F64 => {
             let f = op.row().float.expect("the row takes floats, checked when recorded");
             map2(cast_slice::<_, f64>(x), cast_slice(w), cast_slice_mut::<_, f64>(y), f);
@@ -163,12 +180,12 @@ vectorised! {
 }
 
 vectorised! {
-    fn binary_f32<'a>(op: Binary, x: &'a [f32], w: &'a [f32], y: &'a mut [f32]) {
+    fn binary_f32<'a>(op: Binary, same: Same, x: &'a [f32], w: &'a [f32], y: &'a mut [f32]) {
         match op {
-            Binary::Add => map2(x, w, y, |x, w| x + w),
-            Binary::Sub => map2(x, w, y, |x, w| x - w),
-            Binary::Mul => map2(x, w, y, |x, w| x * w),
-            Binary::Div => map2(x, w, y, |x, w| x / w),
+            Binary::Add => map2_same(same, x, w, y, |x, w| x + w),
+            Binary::Sub => map2_same(same, x, w, y, |x, w| x - w),
+            Binary::Mul => map2_same(same, x, w, y, |x, w| x * w),
+            Binary::Div => map2_same(same, x, w, y, |x, w| x / w),
             Binary::Rem => map2(x, w, y, |x, w| x - w * (x / w).floor()),
             Binary::Pow => {
                 map2(x, w, y, math::pow);
@@ -178,8 +195,8 @@ vectorised! {
                     }
                 }
             }
-            Binary::Maximum => map2(x, w, y, |x, w| if x > w || x.is_nan() { x } else { w }),
-            Binary::Minimum => map2(x, w, y, |x, w| if x < w || x.is_nan() { x } else { w }),
+            Binary::Maximum => map2_same(same, x, w, y, |x, w| if x > w || x.is_nan() { x } else { w }),
+            Binary::Minimum => map2_same(same, x, w, y, |x, w| if x < w || x.is_nan() { x } else { w }),
             _ => unreachable!("defined on f32, checked when recorded"),
         }
     }

@@ -17,6 +17,7 @@ mod reduce;
 mod scatter;
 mod step;
 mod tail;
+mod turn;
 
 pub use cpu::Cpu;
 pub use oracle::Oracle;

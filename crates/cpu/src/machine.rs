@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use wgrad_graph::DType;
 
 use crate::access::{Access, Class};
-use crate::kernels;
+use crate::kernels::{self, Same};
 use crate::memory::Block;
 use crate::program::{BLOCK, Code, InstrId, Place, Program};
 
@@ -265,7 +265,13 @@ impl<'m, 'c> Machine<'m, 'c> {
             }
             Code::Binary { op, x, w } => {
                 let dtype = program.instrs[*x].dtype;
-                kernels::binary(*op, dtype, self.get(*x, len), self.get(*w, len), out);
+                let uniform = |id: InstrId| matches!(program.instrs[id].place, Place::Uniform(_));
+                let same = match (uniform(*x), uniform(*w)) {
+                    (false, true) => Same::W,
+                    (true, false) => Same::X,
+                    _ => Same::Neither,
+                };
+                kernels::binary(*op, dtype, same, self.get(*x, len), self.get(*w, len), out);
             }
             Code::Select { c, x, w } => {
                 kernels::select(dtype, self.get(*c, len), self.get(*x, len), self.get(*w, len), out);
@@ -323,16 +329,23 @@ impl<'m, 'c> Machine<'m, 'c> {
         access.walk(self.env.scalars, n, len, &mut |pos, element, stride, count| {
             let out = &mut out[pos * size..(pos + count) * size];
             let Some(element) = element else { return out.fill(0) };
-            for (j, to) in out.chunks_exact_mut(size).enumerate() {
-                let index = integer(index, index_dtype, pos + j);
-                if (0..limit as i64).contains(&index) {
-                    let e = element + j as i64 * stride + index * along - base;
-                    let e = e as usize * size;
-                    to.copy_from_slice(&from[e..e + size]);
+            let mut j = 0;
+            while j < count {
+                // Rows of a table: one index for a run of elements.
+                let at = integer(index, index_dtype, pos + j);
+                let same = match stride {
+                    1 => 1 + (j + 1..count).take_while(|j| integer(index, index_dtype, pos + j) == at).count(),
+                    _ => 1,
+                };
+                let to = &mut out[j * size..(j + same) * size];
+                if (0..limit as i64).contains(&at) {
+                    let e = (element + j as i64 * stride + at * along - base) as usize * size;
+                    to.copy_from_slice(&from[e..e + to.len()]);
                 } else {
                     to.fill(0);
-                    self.env.flag.raise(n + pos + j, index, limit);
+                    self.env.flag.raise(n + pos + j, at, limit);
                 }
+                j += same;
             }
         });
     }

@@ -5,10 +5,13 @@ use std::collections::HashMap;
 
 use wgrad_graph::{Binary, Body, DType, Expr, ExprId, Store, Unary};
 
-use crate::access::{Access, Class};
+use crate::access::{Access, Class, Turned};
 
 /// Elements of a block.
-pub(crate) const BLOCK: usize = 512;
+pub(crate) const BLOCK: usize = 1024;
+
+/// Elements from which reading columns element by element is slower than turning a copy.
+const TURN_ELEMS: usize = 1 << 14;
 
 /// Index of an instruction.
 pub(crate) type InstrId = usize;
@@ -130,6 +133,26 @@ impl Program {
         let splits = targets.iter().all(|t| t.flat || t.access.is_monotonic());
         let (slots, slot_bytes) = place(&mut instrs, &roots, &targets);
         Program { elems, instrs, slots, slot_bytes, targets, roots, splits }
+    }
+
+    /// Makes loads that read columns of large values read copies instead, which follow the operands
+    /// and accumulators in order; what is to be copied.
+    pub(crate) fn turn(&mut self, first: usize, accs: usize) -> Vec<(usize, DType, Turned)> {
+        let mut turned: Vec<(usize, DType, Turned)> = Vec::new();
+        if self.elems < TURN_ELEMS {
+            return turned;
+        }
+        for instr in &mut self.instrs {
+            let Code::Load { operand, access } = &mut instr.code else { continue };
+            let Some(found) = access.turned().filter(|_| *operand < accs) else { continue };
+            let wanted = (*operand, instr.dtype, found);
+            let at = turned.iter().position(|t| *t == wanted).unwrap_or_else(|| {
+                turned.push(wanted);
+                turned.len() - 1
+            });
+            (*operand, *access) = (first + at, Access::flat(&[self.elems], None));
+        }
+        turned
     }
 
     /// Whether operand `operand` is only read where store `k` writes, so that both may be one memory.

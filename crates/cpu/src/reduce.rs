@@ -2,7 +2,7 @@
 //! by columns (the last outer axis innermost), whichever way memory lies.
 
 use rayon::prelude::*;
-use wgrad_graph::{AccKind, DType, Expr, Group};
+use wgrad_graph::{AccKind, DType, Expr, Group, Reduce};
 
 use crate::fold::{self, CHUNK};
 use crate::machine::{Env, Machine};
@@ -318,6 +318,21 @@ fn argument(
     }
     let found: &mut [i32] = bytemuck::cast_slice_mut(acc.bytes);
     let (found, extremes) = (&mut found[to..to + width], &mut acc.extremes[to..to + width]);
+    // A row's extreme is found by vector code; the first place of it is all that is left.
+    let mut best = [0u64];
+    let (mut x, mut index) = (x, index);
+    let size = dtype.bytes();
+    if width == 1 && x.len() > size {
+        let best: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut best)[..size];
+        fold::rows(if max { Reduce::Max } else { Reduce::Min }, dtype, x, x.len() / size, best);
+        let first = match dtype {
+            DType::F32 => first_of::<f32>(x, best),
+            DType::F64 => first_of::<f64>(x, best),
+            _ => x.chunks_exact(size).position(|x| x == best).unwrap_or(0),
+        };
+        index += first;
+        x = &x[first * size..(first + 1) * size];
+    }
     let how = (max, index, width);
     match dtype {
         DType::F32 => go::<f32>(bytemuck::cast_slice(x), how, found, extremes),
@@ -326,6 +341,13 @@ fn argument(
         DType::U32 => go::<u32>(bytemuck::cast_slice(x), how, found, extremes),
         DType::Bool | DType::U8 => unreachable!("not reduced, checked when recorded"),
     }
+}
+
+/// The first place of a float, or of NaN.
+fn first_of<T: bytemuck::Pod + PartialOrd>(x: &[u8], best: &[u8]) -> usize {
+    let (x, best): (&[T], T) = (bytemuck::cast_slice(x), bytemuck::pod_read_unaligned(best));
+    let nan = best.partial_cmp(&best).is_none();
+    x.iter().position(|x| *x == best || nan && x.partial_cmp(x).is_none()).unwrap_or(0)
 }
 
 /// Whether more loads run along the last outer axis than along the last reduced one.

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use wgrad_graph::{Body, DType, Error, ErrorKind, Graph, Group, Kind, Loc, Op, Out, Plan, Step, Val};
 
+use crate::access::Turned;
 use crate::machine::{self, Env, Flag, Operand, OutOfRange};
 use crate::matmul::Product;
 use crate::memory::{Block, State};
 use crate::program::{Code, Program, Space};
 use crate::reduce::Reduction;
 use crate::scatter::Scatter;
-use crate::{custom, kernels, tail};
+use crate::{custom, kernels, tail, turn};
 
 /// Memory of one place during a submission.
 #[derive(Debug, Default)]
@@ -68,6 +69,8 @@ pub(crate) struct Compiled {
     tail: Program,
     /// Whether the tail takes the outer space in its own order.
     natural: bool,
+    /// Copies that the tail reads, after operands and accumulators.
+    turned: Vec<(usize, DType, Turned)>,
     group: Arc<Group>,
     graph: Arc<Graph>,
     /// For each scalar of the group, its number in the plan.
@@ -106,16 +109,17 @@ impl Compiled {
             }
             Kind::Custom(_) => Work::Custom,
         };
-        let (tail, natural) = match work {
+        let (mut tail, natural) = match work {
             Work::Scatter(_) | Work::Custom => {
                 let space = Space { dims: &[0], order: &[0], accs: 0 };
                 (Program::new(&Body::default(), &[], &[], &space), true)
             }
             _ => tail_program(group),
         };
-        let in_place = (0..operands.len())
+        let in_place: Vec<Vec<bool>> = (0..operands.len())
             .map(|o| (0..tail.targets.len()).map(|k| tail.in_place(o, k)).collect())
             .collect();
+        let turned = tail.turn(group.operands.len() + group.accs.len(), group.operands.len());
         let work = match work {
             Work::MatMul { product, .. } => {
                 let direct = tail.targets.iter().position(|t| {
@@ -133,6 +137,7 @@ impl Compiled {
             work,
             tail,
             natural,
+            turned,
             group: Arc::clone(group),
             graph: Arc::clone(&plan.graph),
             scalars: group.scalars.iter().map(number).collect(),
@@ -227,19 +232,26 @@ impl Compiled {
                 {
                     spare = Some(state.take(self.tail.elems * product.dtype.bytes()));
                 }
-                self.write(arena, &reads, &writes, &copies, &mut |operands, outs| {
+                let mut turns = Vec::with_capacity(self.turned.len());
+                for (operand, dtype, turned) in &self.turned {
+                    let mut block = state.take(self.tail.elems * dtype.bytes());
+                    let from = &arena.mems[reads[*operand]].bytes()[..bytes_of(&self.operands[*operand])];
+                    turn::copy(turned, dtype.bytes(), from, block.bytes_mut());
+                    turns.push(block);
+                }
+                self.write(arena, &reads, &writes, &copies, &mut |operands, mut outs| {
                     let mut operands = operands.to_vec();
                     operands.extend(accs.iter().map(|acc| Operand::Bytes { bytes: acc.bytes(), base: 0 }));
                     let env = Env { operands: &operands, scalars: &scalars, flag: &flag };
                     match work {
                         Work::MatMul { product, direct } => {
                             let direct = direct.filter(|_| alone);
-                            self.matmul(product, direct, spare.as_mut(), env, outs);
+                            self.matmul(product, direct, spare.as_mut(), &turns, env, outs);
                         }
-                        _ => tail::run(&self.tail, env, outs),
+                        _ => with_all(env, &turns, &mut |env| tail::run(&self.tail, env, std::mem::take(&mut outs))),
                     }
                 });
-                accs.into_iter().chain(spare).for_each(|block| state.give(block));
+                accs.into_iter().chain(spare).chain(turns).for_each(|block| state.give(block));
                 copies.into_iter().flatten().for_each(|block| state.give(block));
             }
         }
@@ -322,6 +334,7 @@ impl Compiled {
         product: &Product,
         direct: Option<usize>,
         spare: Option<&mut Block>,
+        turns: &[Block],
         env: Env<'_>,
         mut outs: Vec<&mut [u8]>,
     ) {
@@ -334,7 +347,7 @@ impl Compiled {
         let with = |acc: Operand<'_>, f: &mut dyn FnMut(Env<'_>)| {
             let mut operands = env.operands.to_vec();
             operands.push(acc);
-            f(Env { operands: &operands, ..env });
+            with_all(Env { operands: &operands, ..env }, turns, f);
         };
         if self.by_batch(product) {
             let batches = self.tail.elems / product.elems();
@@ -402,6 +415,16 @@ impl Compiled {
             }
         });
     }
+}
+
+/// Calls `f` with copies after the operands.
+fn with_all(env: Env<'_>, turns: &[Block], f: &mut dyn FnMut(Env<'_>)) {
+    if turns.is_empty() {
+        return f(env);
+    }
+    let mut operands = env.operands.to_vec();
+    operands.extend(turns.iter().map(|block| Operand::Bytes { bytes: block.bytes(), base: 0 }));
+    f(Env { operands: &operands, ..env });
 }
 
 /// The program over the outer space. Its axes are taken in the order in which the first store lies,

@@ -331,7 +331,8 @@ fn merge(a: &View, b: &View, limits: Limits<'_>) -> Option<View> {
         if lo > hi {
             return None;
         }
-        let (lo, hi) = if t.stride < 0 { (t.corner - hi, t.corner - lo) } else { (t.corner + lo, t.corner + hi) };
+        let (lo, hi) =
+            if t.stride < 0 { (t.corner - hi, t.corner - lo) } else { (t.corner + lo, t.corner + hi) };
         let valid = merged.valid.get_or_insert_with(|| a.dims.iter().map(|d| 0..*d).collect());
         let axis = &mut valid[source];
         *axis = axis.start.max(lo as usize)..axis.end.min(hi as usize + 1);

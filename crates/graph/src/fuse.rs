@@ -43,9 +43,7 @@ pub(crate) fn fuse(
     options: &Options,
     caps: &Caps,
 ) -> Result<Fused> {
-    let mut T = std::time::Instant::now(); let mut tick = |n: &str| { if std::env::var("TICK").is_ok() { eprintln!("{n} {:?}", T.elapsed()); } T = std::time::Instant::now(); };
     let mut cut = Cut::new(graph, roots, options, caps)?;
-    tick("cut");
     let mut drafts = Vec::new();
     let mut todo: Vec<NodeId> = Vec::new();
     for id in 0..graph.nodes().len() as NodeId {
@@ -59,7 +57,9 @@ pub(crate) fn fuse(
                 Err(build::Stop::Large(victim)) => {
                     cut.stored[victim as usize] = true;
                     let name = graph.node(victim).op.name();
-                    cut.notes.push(format!("%{victim} {name}: stored, the kernel of %{id} has too many expressions"));
+                    cut.notes.push(format!(
+                        "%{victim} {name}: stored, the kernel of %{id} has too many expressions"
+                    ));
                     todo.extend([id, victim]);
                 }
             }
@@ -68,20 +68,18 @@ pub(crate) fn fuse(
     drafts.sort_by_key(|(id, _)| *id);
     let drafts: Vec<_> = drafts.into_iter().map(|(_, draft)| draft).collect();
     let mut fused = Fused { roots: roots.iter().map(|r| cut.canon(*r)).collect(), ..Fused::default() };
-    tick("build");
     let updates: Vec<Val> = updates.iter().map(|v| cut.canon(*v)).collect();
     let mut merger = merge::Merger::new(&cut, drafts, &fused.roots, &updates);
-    tick("merger");
     if options.fuse {
         merger.run();
     }
-    tick("merged");
     let merge::Merger { drafts, order, notes, .. } = merger;
     let mut ids: Vec<u32> = (0..drafts.len() as u32).filter(|k| drafts[*k as usize].is_some()).collect();
     ids.sort_unstable_by_key(|k| order.position(*k));
     let mut number = vec![0; drafts.len()];
     ids.iter().enumerate().for_each(|(i, k)| number[*k as usize] = i as u32);
-    fused.before = ids.iter().map(|k| order.before(*k).iter().map(|b| number[*b as usize]).collect()).collect();
+    fused.before =
+        ids.iter().map(|k| order.before(*k).iter().map(|b| number[*b as usize]).collect()).collect();
     let mut drafts = drafts;
     for k in ids {
         if let Some(mut draft) = drafts[k as usize].take() {
@@ -91,7 +89,6 @@ pub(crate) fn fuse(
             fused.groups.push(draft.group);
         }
     }
-    tick("end");
     fused.notes = cut.notes;
     fused.notes.extend(notes);
     Ok(fused)

@@ -17,6 +17,7 @@ mod infer;
 mod op;
 mod plan;
 mod planner;
+mod program;
 mod rows;
 mod shape;
 #[cfg(test)]
@@ -33,5 +34,6 @@ pub use infer::infer;
 pub use op::{Binary, Op, Perm, Reduce, Steps, Unary};
 pub use plan::{Home, Leaf, LeafKind, Loc, Options, Output, Plan, Slot, Step};
 pub use planner::{Root, plan};
+pub use program::{Segment, Source, segments};
 pub use rows::{Domain, Row, Slope};
 pub use shape::{Axes, MAX_RANK, Shape};

@@ -53,17 +53,16 @@ pub(crate) fn plan_in(
     if !nodes(Op::Input).eq(leaves.iter().map(|l| l.0)) {
         bail!(Argument, "plan", "the leaves given are not the input nodes of the graph in order");
     }
-    let mut T = std::time::Instant::now(); let mut tick = |n: &str| { if std::env::var("TICK").is_ok() { eprintln!("{n} {:?}", T.elapsed()); } T = std::time::Instant::now(); };
     let vals: Vec<Val> = roots.iter().map(|r| r.val).collect();
     let updates: Vec<Val> = roots.iter().filter(|r| r.into.is_some()).map(|r| r.val).collect();
     let fused = fuse(graph, &vals, &updates, options, caps)?;
-    tick("fuse");
     let mut upload_bytes = 0;
     let leaves: Vec<Leaf> = leaves
         .iter()
         .map(|(node, kind)| {
             let out = graph.out(Val::of(*node));
-            let bytes = if *kind == LeafKind::Upload { caps.value_bytes(out.shape.elems(), out.dtype) } else { 0 };
+            let bytes =
+                if *kind == LeafKind::Upload { caps.value_bytes(out.shape.elems(), out.dtype) } else { 0 };
             let offset_bytes = if bytes > 0 { upload_bytes } else { 0 };
             upload_bytes += bytes;
             Leaf { node: *node, kind: *kind, offset_bytes }
@@ -87,16 +86,13 @@ pub(crate) fn plan_in(
         updates: &updates,
     };
     let edges = schedule::dependencies(&context, &before);
-    tick("deps");
     let recorded = schedule::recorded(&context, &edges);
     let lay_out = |items: &[u32]| {
         let sequence = schedule::batched(&context, &edges, items);
         layout::lay_out(&context, &sequence.items, &sequence.units)
     };
     let mut laid = lay_out(&recorded);
-    tick("lay");
     let other = lay_out(&schedule::depth_first(&context, &edges, &recorded));
-    tick("lay2");
     let bytes = |laid: &layout::Laid| laid.workspace_bytes - upload_bytes;
     let saves = bytes(&other) * 21 < bytes(&laid) * 20 && bytes(&other) + LEAST_SAVING_BYTES < bytes(&laid);
     if deep.unwrap_or(saves) {
@@ -123,6 +119,5 @@ pub(crate) fn plan_in(
     if let Err(why) = plan.bounds() {
         bail!(Kernel, "plan", "an index leaves its value: {why}");
     }
-    tick("bounds");
     Ok(plan)
 }

@@ -2,13 +2,15 @@
 
 mod direct;
 mod hand;
+mod index;
+mod program;
 mod random;
 mod run;
 
 use std::sync::Arc;
 
-use crate::{Caps, DType, DeviceKind, Graph, LeafKind, Loc, NodeId, Op, Options, Plan, Root, Shape, Val};
 use crate::planner::plan_in;
+use crate::{Caps, DType, DeviceKind, Graph, LeafKind, Loc, NodeId, Op, Options, Plan, Root, Shape, Val};
 
 /// Limits like those of a small GPU.
 pub(crate) fn caps() -> Caps {
@@ -177,7 +179,8 @@ pub(crate) fn verify(sketch: &Sketch, plan: &Plan, seed: u64) {
     let got = run::run(plan, &leaves, &scalars);
     for (output, got) in plan.outputs.iter().zip(&got) {
         let want = &want[output.val.node as usize][output.val.out as usize];
-        let close = |a: f64, b: f64| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-9 * a.abs().max(1.0);
+        let close =
+            |a: f64, b: f64| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 1e-9 * a.abs().max(1.0);
         let same = want.len() == got.len() && want.iter().zip(got).all(|(a, b)| close(*a, *b));
         assert!(same, "{:?}\n{want:?}\n{got:?}\n{}\n{plan}", output.val, sketch.graph);
     }

@@ -131,7 +131,11 @@ fn arithmetic(body: &Body, needed: &[bool]) -> u64 {
     let computes = |e: &Expr| {
         matches!(
             e,
-            Expr::Unary { .. } | Expr::Binary { .. } | Expr::Select { .. } | Expr::Cast { .. } | Expr::Random { .. }
+            Expr::Unary { .. }
+                | Expr::Binary { .. }
+                | Expr::Select { .. }
+                | Expr::Cast { .. }
+                | Expr::Random { .. }
         )
     };
     body.exprs.iter().zip(needed).filter(|((e, _), n)| **n && computes(e)).count() as u64

@@ -110,7 +110,8 @@ impl DimsArg {
     }
 }
 
-/// A range of indices: `2..5`, `..-1`, `3..`, `..`.
+/// A range of indices: `2..5`, `-3..`, `..-1`, `..`. (`1..-1` is understood too, but clippy takes such a
+/// literal for an empty range.)
 #[derive(Copy, Clone, Debug)]
 pub struct Cut {
     lo: i64,

@@ -8,8 +8,8 @@ use super::MAX_EXPRS;
 use super::cut::Cut;
 use super::draft::Draft;
 use crate::{
-    Acc, AccKind, Binary, DType, Expr, ExprId, Graph, Index, Kind, NodeId, Op, Result, Shape, Steps, Val, View,
-    bail,
+    Acc, AccKind, Binary, DType, Expr, ExprId, Graph, Index, Kind, NodeId, Op, Result, Shape, Steps, Val,
+    View, bail,
 };
 
 /// Why a kernel was not built.
@@ -276,8 +276,13 @@ impl Builder<'_, '_> {
             Op::Iota { axis } => {
                 let mut strides: SmallVec<[i64; 8]> = SmallVec::from_elem(0, out.shape.rank());
                 strides[usize::from(axis)] = 1;
-                let view =
-                    View { dims: out.shape.dims().into(), strides, offset: 0, valid: None, dynamic: SmallVec::new() };
+                let view = View {
+                    dims: out.shape.dims().into(),
+                    strides,
+                    offset: 0,
+                    valid: None,
+                    dynamic: SmallVec::new(),
+                };
                 let index = self.then(&index, &view);
                 Expr::Coord { index: self.draft.index(&unguarded(index)) }
             }
@@ -528,7 +533,12 @@ pub(crate) fn addressable(cut: &Cut<'_>, draft: &Draft) -> Result<()> {
         let bytes = cut.caps.value_bytes(out.shape.elems(), out.dtype);
         if bytes > cut.caps.max_value_bytes || out.shape.elems() > u32::MAX as usize {
             let name = cut.graph.node(s.val.node).op.name();
-            bail!(Limit, name, "{out:?} takes {bytes} bytes, the device has {} for one value", cut.caps.max_value_bytes);
+            bail!(
+                Limit,
+                name,
+                "{out:?} takes {bytes} bytes, the device has {} for one value",
+                cut.caps.max_value_bytes
+            );
         }
     }
     Ok(())

@@ -51,7 +51,8 @@ pub(crate) fn coalesce(group: &mut Group) {
 /// Coalesces axes `from..to`, of which at least `keep` stay; gives their new number.
 fn section(group: &mut Group, from: usize, mut to: usize, keep: usize) -> usize {
     for axis in (from..to).rev() {
-        let single = group.dims[axis] == 1 && views(group, axis).all(|v| v.valid.as_ref().is_none_or(|r| r[axis].contains(&0)));
+        let single = group.dims[axis] == 1
+            && views(group, axis).all(|v| v.valid.as_ref().is_none_or(|r| r[axis].contains(&0)));
         if single && to - from > keep {
             group.dims.remove(axis);
             each(group, axis, |view| {

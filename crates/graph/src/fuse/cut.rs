@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use super::{MAX_PARTS, MAX_NODES};
+use super::{MAX_NODES, MAX_PARTS};
 use crate::{Caps, DType, Graph, Index, NodeId, Op, Options, Result, Unary, Val, View, bail};
 
 /// What is computed and what of it is stored.
@@ -92,7 +92,8 @@ impl<'a> Cut<'a> {
         } else {
             for id in 0..n {
                 let op = graph.nodes()[id].op;
-                cut.stored[id] |= cut.live[id] && cut.alias[id].is_none() && !matches!(op, Op::Input | Op::Scalar);
+                cut.stored[id] |=
+                    cut.live[id] && cut.alias[id].is_none() && !matches!(op, Op::Input | Op::Scalar);
             }
         }
         cut.bound();
@@ -109,7 +110,11 @@ impl<'a> Cut<'a> {
         };
         for v in scalars {
             if self.graph.node(self.canon(*v).node).op != Op::Scalar {
-                bail!(Argument, node.op.name(), "%{id}: operand {v:?} has to be a scalar known at submission");
+                bail!(
+                    Argument,
+                    node.op.name(),
+                    "%{id}: operand {v:?} has to be a scalar known at submission"
+                );
             }
         }
         if let Some(after) = node.after.iter().find(|a| **a >= id) {
@@ -148,7 +153,8 @@ impl<'a> Cut<'a> {
             Op::Reshape => true,
             Op::Permute(_) | Op::Expand | Op::Slice(_) | Op::Pad { .. } => {
                 from.shape.elems() == to.shape.elems()
-                    && (to.shape.elems() == 0 || View::of_movement(&node.op, from.shape, to.shape, 0).is_linear())
+                    && (to.shape.elems() == 0
+                        || View::of_movement(&node.op, from.shape, to.shape, 0).is_linear())
             }
             Op::Concat { .. } => node.inputs.len() == 1,
             Op::Cast => from.dtype == to.dtype,
@@ -206,7 +212,9 @@ impl<'a> Cut<'a> {
     pub(crate) fn is_anchor(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
         match node.op {
-            Op::Reduce { .. } | Op::ArgReduce { .. } | Op::MatMul | Op::ScatterAdd { .. } | Op::Custom(_) => true,
+            Op::Reduce { .. } | Op::ArgReduce { .. } | Op::MatMul | Op::ScatterAdd { .. } | Op::Custom(_) => {
+                true
+            }
             Op::SliceAssign(_) | Op::SliceAssignAt { .. } => !Cut::packed(node.outs[0].dtype),
             Op::Concat { .. } => node.inputs.len() > MAX_PARTS.min(self.caps.max_buffers - 1),
             _ => false,
@@ -250,7 +258,9 @@ impl<'a> Cut<'a> {
             return self.force(base);
         }
         let name = self.graph.node(id).op.name();
-        self.notes.push(format!("%{id} {name}: operand {val:?} is no strided view of {base:?}; it is materialised"));
+        self.notes.push(format!(
+            "%{id} {name}: operand {val:?} is no strided view of {base:?}; it is materialised"
+        ));
         let val = self.canon(val);
         self.force(val);
     }
@@ -272,7 +282,8 @@ impl<'a> Cut<'a> {
                 self.demand_strided(id, node.inputs[1], &b);
             }
             Op::ScatterAdd { axis } => {
-                let (_, index) = super::build::scatter_index(graph.out(node.inputs[0]).shape, usize::from(axis));
+                let (_, index) =
+                    super::build::scatter_index(graph.out(node.inputs[0]).shape, usize::from(axis));
                 self.demand_strided(id, node.inputs[0], &index);
                 self.demand_strided(id, node.inputs[1], &index);
             }
@@ -399,7 +410,8 @@ impl<'a> Cut<'a> {
                 _ => node.outs[0].shape.elems(),
             };
             let at = if stored { at as u64 } else { evals[id] };
-            let mine = if stored { SmallVec::from_slice(&[id as NodeId]) } else { std::mem::take(&mut users[id]) };
+            let mine =
+                if stored { SmallVec::from_slice(&[id as NodeId]) } else { std::mem::take(&mut users[id]) };
             for v in self.inlined(id as NodeId) {
                 let v = v.node as usize;
                 evals[v] = evals[v].max(at);
@@ -431,7 +443,10 @@ impl<'a> Cut<'a> {
                 why = Some("has several consumers and is dear to repeat");
             } else if cost.anchored() {
                 why = Some("has several consumers and its kernel stores it for free");
-            } else if k * cost.bytes > cost.bytes + (k + 1) * size || cost.ops > 16 || cost.hard * users as u32 > 8 {
+            } else if k * cost.bytes > cost.bytes + (k + 1) * size
+                || cost.ops > 16
+                || cost.hard * users as u32 > 8
+            {
                 why = Some("has several consumers and reading it is cheaper than repeating it");
             }
         }

@@ -1,7 +1,5 @@
 //! A group while it is made: expressions are interned, so equal ones are one.
 
-use std::collections::HashMap;
-
 use smallvec::SmallVec;
 
 use crate::{Acc, Body, DType, Expr, ExprId, Group, Index, IndexId, Kind, NodeId, Store, Val};
@@ -13,7 +11,6 @@ pub(crate) struct Draft {
     pub(crate) group: Group,
     /// The largest value of each of the group's scalars, where it serves as an offset.
     pub(crate) limits: Vec<i64>,
-    memo: HashMap<(Expr, DType), ExprId>,
 }
 
 impl Draft {
@@ -29,15 +26,17 @@ impl Draft {
             stores: Vec::new(),
             nodes: Vec::new(),
         };
-        Draft { group, limits: Vec::new(), memo: HashMap::new() }
+        Draft { group, limits: Vec::new() }
     }
 
     pub(crate) fn expr(&mut self, expr: Expr, dtype: DType) -> ExprId {
+        // Bodies are short: comparing is faster than hashing.
         let exprs = &mut self.group.body.exprs;
-        *self.memo.entry((expr, dtype)).or_insert_with_key(|key| {
-            exprs.push(key.clone());
-            exprs.len() as ExprId - 1
-        })
+        let known = exprs.iter().rposition(|(e, d)| *d == dtype && *e == expr);
+        known.unwrap_or_else(|| {
+            exprs.push((expr, dtype));
+            exprs.len() - 1
+        }) as ExprId
     }
 
     pub(crate) fn index(&mut self, index: &Index) -> IndexId {
@@ -160,7 +159,6 @@ impl Draft {
     pub(crate) fn compact(&mut self) {
         let old = std::mem::replace(&mut self.group, Draft::new(Kind::Pointwise, &[], 0).group);
         let limits = std::mem::take(&mut self.limits);
-        self.memo.clear();
         self.group.dims = old.dims.clone();
         self.group.reduced = old.reduced;
         self.group.nodes = old.nodes.clone();

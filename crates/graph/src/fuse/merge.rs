@@ -1,7 +1,7 @@
 //! Kernels become one: a pointwise kernel joins the kernel whose result it reads element for element,
 //! and neighbours over one space that read the same value share it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::cut::Cut;
 use super::draft::Draft;
@@ -16,22 +16,29 @@ pub(crate) struct Merger<'a, 'c> {
     pub(crate) order: Order,
     /// The kernel that writes a value; values with several writers are absent.
     writer: HashMap<Val, u32>,
-    readers: HashMap<Val, Vec<u32>>,
+    readers: HashMap<Val, BTreeSet<u32>>,
     /// Values that have to be stored.
     required: HashSet<Val>,
     /// Of those, the ones that replace a donated leaf.
     updates: HashSet<Val>,
     /// Kernels that stay as they are.
     fixed: Vec<bool>,
+    /// Kernels that took in a neighbour.
+    widened: HashSet<u32>,
     pub(crate) notes: Vec<String>,
 }
 
 impl<'a, 'c> Merger<'a, 'c> {
-    pub(crate) fn new(cut: &'c Cut<'a>, drafts: Vec<Draft>, required: &[Val], updates: &[Val]) -> Merger<'a, 'c> {
+    pub(crate) fn new(
+        cut: &'c Cut<'a>,
+        drafts: Vec<Draft>,
+        required: &[Val],
+        updates: &[Val],
+    ) -> Merger<'a, 'c> {
         let n = drafts.len();
         let mut order = Order::new(n);
         let mut writers: BTreeMap<Val, Vec<u32>> = BTreeMap::new();
-        let mut readers: HashMap<Val, Vec<u32>> = HashMap::new();
+        let mut readers: HashMap<Val, BTreeSet<u32>> = HashMap::new();
         let mut fixed = vec![false; n];
         for (k, draft) in drafts.iter().enumerate() {
             let group = &draft.group;
@@ -40,10 +47,7 @@ impl<'a, 'c> Merger<'a, 'c> {
                 for w in writers.get(val).into_iter().flatten() {
                     order.edge(*w, k as u32);
                 }
-                let all = readers.entry(*val).or_default();
-                if all.last() != Some(&(k as u32)) {
-                    all.push(k as u32);
-                }
+                readers.entry(*val).or_default().insert(k as u32);
             }
             for s in &group.stores {
                 let all = writers.entry(s.val).or_default();
@@ -74,6 +78,7 @@ impl<'a, 'c> Merger<'a, 'c> {
             updates: updates.iter().copied().collect(),
             fixed,
             drafts: drafts.into_iter().map(Some).collect(),
+            widened: HashSet::new(),
             notes: Vec::new(),
         }
     }
@@ -90,9 +95,12 @@ impl<'a, 'c> Merger<'a, 'c> {
             self.sideways(k);
         }
         // What was refused because of a kernel elsewhere may have it in its own kernel now.
-        self.notes.clear();
         for k in 0..self.drafts.len() as u32 {
-            self.upwards(k);
+            let changed = |v: &Val| self.writer.get(v).is_some_and(|w| self.widened.contains(w));
+            if !self.widened.is_empty() && self.draft(k).is_some_and(|d| d.group.operands.iter().any(changed))
+            {
+                self.upwards(k);
+            }
         }
     }
 
@@ -106,7 +114,8 @@ impl<'a, 'c> Merger<'a, 'c> {
                 return;
             }
             let producers = draft.group.operands.iter().filter_map(|v| self.writer.get(v).copied());
-            let next = producers.filter(|p| *p != k && !refused.contains(p)).max_by_key(|p| self.order.position(*p));
+            let next =
+                producers.filter(|p| *p != k && !refused.contains(p)).max_by_key(|p| self.order.position(*p));
             let Some(p) = next else { return };
             match self.joined(p, k) {
                 Ok(merged) if self.order.merge(p, k) => {
@@ -271,7 +280,7 @@ impl<'a, 'c> Merger<'a, 'c> {
             let bases = draft.group.stores.iter().filter_map(|s| s.base.as_ref());
             for val in draft.group.operands.iter().chain(bases) {
                 if let Some(readers) = self.readers.get_mut(val) {
-                    readers.retain(|r| *r != old);
+                    readers.remove(&old);
                 }
             }
             for s in &draft.group.stores {
@@ -280,10 +289,7 @@ impl<'a, 'c> Merger<'a, 'c> {
         }
         let bases = merged.group.stores.iter().filter_map(|s| s.base.as_ref());
         for val in merged.group.operands.iter().chain(bases) {
-            let readers = self.readers.entry(*val).or_default();
-            if !readers.contains(&p) {
-                readers.push(p);
-            }
+            self.readers.entry(*val).or_default().insert(p);
         }
         for s in &merged.group.stores {
             self.writer.insert(s.val, p);
@@ -305,8 +311,8 @@ impl<'a, 'c> Merger<'a, 'c> {
                 continue;
             }
             let near = |r: &&u32| self.order.position(**r).abs_diff(self.order.position(k)) <= WINDOW;
-            let readers = self.readers.get(val).into_iter().flatten();
-            others.extend(readers.rev().filter(|r| **r != k).filter(near).take(8));
+            let later = self.readers.get(val).into_iter().flat_map(|r| r.range(k + 1..).take(8));
+            others.extend(later.filter(near));
         }
         others.sort_unstable_by_key(|o| self.order.position(*o));
         others.dedup();
@@ -315,6 +321,7 @@ impl<'a, 'c> Merger<'a, 'c> {
                 && self.order.merge(k, other)
             {
                 self.replace(k, other, merged);
+                self.widened.insert(k);
             }
         }
     }

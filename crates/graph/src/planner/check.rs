@@ -131,7 +131,10 @@ impl Plan {
             ensure!(custom || index.views[0].dims.len() == outer, "{group}: rank of a store");
             ensure!(index.views.iter().all(|v| v.valid.is_none()), "{group}: a store is not always valid");
             if out.dtype.bytes() < 4 && !custom {
-                ensure!(group.kind == Kind::Pointwise && index.is_linear(), "{group}: store of packed {out:?}");
+                ensure!(
+                    group.kind == Kind::Pointwise && index.is_linear(),
+                    "{group}: store of packed {out:?}"
+                );
             }
             let bodied = matches!(group.kind, Kind::Pointwise | Kind::Reduce | Kind::MatMul { .. });
             ensure!(!bodied || exprs[s.x as usize].1 == out.dtype, "{group}: dtype of {:?}", s.val);
@@ -140,7 +143,10 @@ impl Plan {
                 ensure!(is_injective(index, group.outer()), "{group}: store {index:?} is not injective");
                 // Parts of a concatenation follow each other; the contents are compared by tests.
                 let whole = n == out.shape.elems() || s.base.is_some();
-                ensure!(whole || matches!(self.graph.node(s.val.node).op, Op::Concat { .. }), "{group}: a part");
+                ensure!(
+                    whole || matches!(self.graph.node(s.val.node).op, Op::Concat { .. }),
+                    "{group}: a part"
+                );
             }
         }
         Ok(())
@@ -172,7 +178,10 @@ impl Plan {
         for (i, slot) in self.slots.iter().enumerate() {
             let end = slot.offset_bytes + slot.bytes;
             ensure!(slot.offset_bytes.is_multiple_of(caps.align_bytes), "slot {i} is not aligned");
-            ensure!(slot.offset_bytes >= self.upload_bytes && end <= self.workspace_bytes, "slot {i} is outside");
+            ensure!(
+                slot.offset_bytes >= self.upload_bytes && end <= self.workspace_bytes,
+                "slot {i} is outside"
+            );
             events.push((batches[slot.born as usize].0 * 2, true, i));
             events.push((batches[slot.dies as usize].1 * 2 + 1, false, i));
         }
@@ -186,9 +195,9 @@ impl Plan {
             }
             let end = slot.offset_bytes + slot.bytes;
             let before = live.range(..=slot.offset_bytes).next_back();
-            let clash = before.filter(|(_, e)| **e > slot.offset_bytes).or_else(|| {
-                live.range(slot.offset_bytes..).next().filter(|(o, _)| **o < end)
-            });
+            let clash = before
+                .filter(|(_, e)| **e > slot.offset_bytes)
+                .or_else(|| live.range(slot.offset_bytes..).next().filter(|(o, _)| **o < end));
             ensure!(clash.is_none(), "slot {i} overlaps a live one at {clash:?}");
             live.insert(slot.offset_bytes, end);
         }
@@ -213,11 +222,18 @@ impl Plan {
             };
             ensure!(step.reads.iter().chain(&step.writes).all(spans), "step {i}: a slot outside its life");
             for (val, loc) in group.operands.iter().zip(&step.reads) {
-                ensure!(holds.get(loc) == Some(val), "step {i} reads {val:?} from {loc}, which holds {:?}", holds.get(loc));
+                ensure!(
+                    holds.get(loc) == Some(val),
+                    "step {i} reads {val:?} from {loc}, which holds {:?}",
+                    holds.get(loc)
+                );
             }
             for (s, loc) in group.stores.iter().zip(&step.writes) {
                 if let Loc::Leaf(leaf) = loc {
-                    ensure!(self.leaves[*leaf as usize].kind == LeafKind::Donated, "step {i} overwrites leaf {leaf}");
+                    ensure!(
+                        self.leaves[*leaf as usize].kind == LeafKind::Donated,
+                        "step {i} overwrites leaf {leaf}"
+                    );
                 }
                 if let Some(base) = s.base {
                     let held = holds.get(loc);
@@ -226,12 +242,18 @@ impl Plan {
                 ensure!(step.writes.iter().filter(|w| *w == loc).count() == 1, "step {i} writes {loc} twice");
                 for (val, read) in group.operands.iter().zip(&step.reads).filter(|(_, r)| *r == loc) {
                     let linear = group.body.indices[usize::from(s.index)].is_linear();
-                    ensure!(s.base.is_none() && linear && reads_in_place(group, *val), "step {i}: {read} in place");
+                    ensure!(
+                        s.base.is_none() && linear && reads_in_place(group, *val),
+                        "step {i}: {read} in place"
+                    );
                 }
                 let (first, last) = batches[i];
                 for other in (first..=last).filter(|o| *o as usize != i) {
                     let other = &self.steps[other as usize];
-                    ensure!(!other.reads.contains(loc) && !other.writes.contains(loc), "step {i}: {loc} in its batch");
+                    ensure!(
+                        !other.reads.contains(loc) && !other.writes.contains(loc),
+                        "step {i}: {loc} in its batch"
+                    );
                 }
             }
             for (s, loc) in group.stores.iter().zip(&step.writes) {

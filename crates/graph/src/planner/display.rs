@@ -34,11 +34,17 @@ impl fmt::Display for Plan {
             }
         }
         for (i, slot) in self.slots.iter().enumerate() {
-            writeln!(f, "slot{i} = {} bytes at {}, steps {}..={}", slot.bytes, slot.offset_bytes, slot.born, slot.dies)?;
+            writeln!(
+                f,
+                "slot{i} = {} bytes at {}, steps {}..={}",
+                slot.bytes, slot.offset_bytes, slot.born, slot.dies
+            )?;
         }
         for (i, step) in self.steps.iter().enumerate() {
             write!(f, "step {i}")?;
-            if self.steps.iter().filter(|s| s.batch == step.batch).nth(1).is_some() {
+            let beside =
+                [i.checked_sub(1), Some(i + 1)].into_iter().flatten().filter_map(|n| self.steps.get(n));
+            if beside.into_iter().any(|s| s.batch == step.batch) {
                 write!(f, " batch {}", step.batch)?;
             }
             let places = |locs: &[Loc]| locs.iter().map(Loc::to_string).collect::<Vec<_>>().join(" ");

@@ -128,7 +128,8 @@ pub(crate) fn lay_out(c: &Context<'_>, order: &[u32], units: &[u32]) -> Laid {
     }
     let mut laid = l.laid;
     let homes = l.homes.into_iter().zip(c.roots);
-    let roots = homes.map(|(home, val)| Output { val: *val, home: home.unwrap_or(Home::New { bytes: c.bytes(*val) }) });
+    let roots = homes
+        .map(|(home, val)| Output { val: *val, home: home.unwrap_or(Home::New { bytes: c.bytes(*val) }) });
     let kept = std::mem::take(&mut laid.outputs);
     laid.outputs = roots.chain(kept).collect();
     let (offsets, end) = assign(&l.spans, c.upload_bytes);
@@ -193,12 +194,18 @@ impl Layout<'_, '_> {
         for item in order.iter().rev() {
             let group = &c.items[*item as usize].group;
             for s in &group.stores {
-                let Some(base) = s.base.filter(|b| *b != s.val && !self.owner.contains_key(b)) else { continue };
+                let Some(base) = s.base.filter(|b| *b != s.val && !self.owner.contains_key(b)) else {
+                    continue;
+                };
                 let root = self.early.get(&s.val).or_else(|| self.owner.get(&s.val)).copied();
                 let Some(root) = root.filter(|r| c.into[*r as usize].is_none()) else { continue };
                 let sole = self.uses.get(&base).is_some_and(|u| u.items == 1 && u.item == *item);
                 let leaf = c.graph.node(base.node).op == Op::Input;
-                if sole && !leaf && !group.operands.contains(&base) && self.c.bytes(base) == self.c.bytes(s.val) {
+                if sole
+                    && !leaf
+                    && !group.operands.contains(&base)
+                    && self.c.bytes(base) == self.c.bytes(s.val)
+                {
                     self.early.insert(base, root);
                 }
             }
@@ -253,7 +260,9 @@ impl Layout<'_, '_> {
 
     fn copy(&mut self, base: Val, val: Val, to: Loc) {
         let name = self.c.graph.node(val.node).op.name();
-        self.laid.notes.push(format!("{val:?} {name}: {base:?} is copied first, it is still needed or lies elsewhere"));
+        self.laid
+            .notes
+            .push(format!("{val:?} {name}: {base:?} is copied first, it is still needed or lies elsewhere"));
         let group = Arc::new(copy_group(self.c.graph, base, val));
         let from = self.locs[&base];
         self.step(group, vec![from], vec![to]);
@@ -307,7 +316,8 @@ impl Layout<'_, '_> {
             for (val, loc) in group.operands.iter().zip(reads) {
                 let Loc::Slot(slot) = loc else { continue };
                 let free = self.slot_holds[*slot as usize] == *val && !writes.contains(loc);
-                if free && s.base.is_none() && self.dies_here(*val, unit, item) && self.swaps(group, s, *val) {
+                if free && s.base.is_none() && self.dies_here(*val, unit, item) && self.swaps(group, s, *val)
+                {
                     return *loc;
                 }
             }
@@ -367,7 +377,7 @@ impl Layout<'_, '_> {
         let taken = self.homes.contains(&Some(Home::InPlace(leaf)));
         let exact = |val: Val| {
             let out = self.c.graph.out(val);
-            out.shape.elems() * out.dtype.bytes()
+            out.shape.elems() * self.c.caps.storage(out.dtype).bytes()
         };
         let same = exact(Val::of(*node)) == exact(s.val);
         let free = self.dies_here(holds, unit, item) && !self.owner.contains_key(&holds);
@@ -384,7 +394,9 @@ impl Layout<'_, '_> {
         }
         if self.c.into[root as usize].is_some() {
             let name = self.c.graph.node(s.val.node).op.name();
-            self.laid.notes.push(format!("{:?} {name}: not in place of leaf {leaf}, which is still needed", s.val));
+            self.laid
+                .notes
+                .push(format!("{:?} {name}: not in place of leaf {leaf}, which is still needed", s.val));
         }
         None
     }

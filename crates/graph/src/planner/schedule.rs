@@ -45,7 +45,9 @@ pub(crate) fn dependencies(c: &Context<'_>, before: &[Vec<u32>]) -> Order {
     }
     for (i, into) in c.into.iter().enumerate() {
         let Some(leaf) = into.filter(|_| !c.options.keep) else { continue };
-        let Some(leaf) = c.leaves.get(leaf as usize).filter(|l| l.kind == LeafKind::Donated) else { continue };
+        let Some(leaf) = c.leaves.get(leaf as usize).filter(|l| l.kind == LeafKind::Donated) else {
+            continue;
+        };
         let copy = c.items.iter().position(|item| item.target == Some(i as u32)).map(|at| at as u32);
         let writer = copy.or_else(|| writers.get(&c.roots[i]).and_then(|w| w.last().copied()));
         replaced.extend(writer.map(|w| (Val::of(leaf.node), w)));
@@ -105,7 +107,8 @@ pub(crate) fn depth_first(c: &Context<'_>, order: &Order, recorded: &[u32]) -> V
             }
             if !opened[i as usize] {
                 opened[i as usize] = true;
-                let mut first: Vec<u32> = order.before(i).iter().copied().filter(|b| !done[*b as usize]).collect();
+                let mut first: Vec<u32> =
+                    order.before(i).iter().copied().filter(|b| !done[*b as usize]).collect();
                 first.sort_by_key(|b| (depth[*b as usize], std::cmp::Reverse(order.position(*b))));
                 stack.extend(first);
                 continue;
@@ -139,7 +142,8 @@ pub(crate) fn depth_first(c: &Context<'_>, order: &Order, recorded: &[u32]) -> V
 /// Whether the item frees at least as many bytes as it takes.
 fn shrinks(c: &Context<'_>, item: u32, left: &HashMap<Val, u32>) -> bool {
     let Item { group, .. } = &c.items[item as usize];
-    let freed = group.operands.iter().filter(|v| left.get(v) == Some(&1) && c.graph.node(v.node).op != Op::Input);
+    let freed =
+        group.operands.iter().filter(|v| left.get(v) == Some(&1) && c.graph.node(v.node).op != Op::Input);
     let freed: usize = freed.map(|v| c.bytes(*v)).sum();
     let taken = group.stores.iter().filter(|s| s.base.is_none() && !c.updates.contains(&s.val));
     taken.map(|s| c.bytes(s.val)).sum::<usize>() <= freed
@@ -179,13 +183,16 @@ fn classes(index: &Index) -> Vec<Class> {
 
 fn text(c: &Context<'_>, item: &Item) -> Option<Text> {
     let group = &item.group;
-    if group.kind != Kind::Pointwise || item.target.is_some() || group.stores.iter().any(|s| s.base.is_some()) {
+    if group.kind != Kind::Pointwise || item.target.is_some() || group.stores.iter().any(|s| s.base.is_some())
+    {
         return None;
     }
     let dtype = |v: &Val| c.graph.out(*v).dtype;
     let sizeless = |(expr, dtype): &(Expr, DType)| {
         let expr = match *expr {
-            Expr::Gather { operand, index, at, .. } => Expr::Gather { operand, index, at, stride: 0, size: 0 },
+            Expr::Gather { operand, index, at, .. } => {
+                Expr::Gather { operand, index, at, stride: 0, size: 0 }
+            }
             Expr::Random { index, scalars, .. } => Expr::Random { index, per_row: 0, scalars },
             ref other => other.clone(),
         };
@@ -225,7 +232,8 @@ pub(crate) fn batched(c: &Context<'_>, order: &Order, items: &[u32]) -> Sequence
         units[unit].push(*item);
         unit_of[*item as usize] = unit;
     }
-    let mut sequence = Sequence { items: Vec::with_capacity(items.len()), units: Vec::with_capacity(items.len()) };
+    let mut sequence =
+        Sequence { items: Vec::with_capacity(items.len()), units: Vec::with_capacity(items.len()) };
     for (unit, members) in units.into_iter().enumerate() {
         for item in members {
             sequence.items.push(item);

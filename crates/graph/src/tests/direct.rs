@@ -30,7 +30,11 @@ pub(crate) fn unary(op: Unary, x: f64, from: DType, to: DType) -> f64 {
 
 pub(crate) fn binary(op: Binary, x: f64, w: f64, from: DType, to: DType) -> f64 {
     let row = op.row();
-    if from.is_float() { row.float.unwrap()(x, w) } else { wrap_int(row.int.unwrap()(x as i64, w as i64), to) }
+    if from.is_float() {
+        row.float.unwrap()(x, w)
+    } else {
+        wrap_int(row.int.unwrap()(x as i64, w as i64), to)
+    }
 }
 
 pub(crate) fn cast(x: f64, from: DType, to: DType) -> f64 {
@@ -189,11 +193,13 @@ pub(crate) fn eval(graph: &Graph, leaves: &[Vec<f64>], scalars: &[f64]) -> Vec<V
                 x(0)[flat(shape(0), &from)]
             }),
             Op::Expand => each(&|_, c| {
-                let from: Vec<_> = c.iter().zip(shape(0).dims()).map(|(c, d)| if *d == 1 { 0 } else { *c }).collect();
+                let from: Vec<_> =
+                    c.iter().zip(shape(0).dims()).map(|(c, d)| if *d == 1 { 0 } else { *c }).collect();
                 x(0)[flat(shape(0), &from)]
             }),
             Op::Slice(s) => each(&|_, c| {
-                let from: Vec<_> = (0..c.len()).map(|i| (s.start[i] + c[i] as i64 * s.step[i]) as usize).collect();
+                let from: Vec<_> =
+                    (0..c.len()).map(|i| (s.start[i] + c[i] as i64 * s.step[i]) as usize).collect();
                 x(0)[flat(shape(0), &from)]
             }),
             Op::Pad { lo } => each(&|_, c| {
@@ -219,7 +225,8 @@ pub(crate) fn eval(graph: &Graph, leaves: &[Vec<f64>], scalars: &[f64]) -> Vec<V
                 let mut y = x(0).clone();
                 for n in 0..shape(1).elems() {
                     let c = coords(shape(1).dims(), n);
-                    let to: Vec<_> = (0..c.len()).map(|i| (s.start[i] + c[i] as i64 * s.step[i]) as usize).collect();
+                    let to: Vec<_> =
+                        (0..c.len()).map(|i| (s.start[i] + c[i] as i64 * s.step[i]) as usize).collect();
                     y[flat(out.shape, &to)] = x(1)[n];
                 }
                 y

@@ -142,7 +142,9 @@ fn updates_are_one_kernel_each_in_place_and_one_batch() {
     }
     for (i, ((set, _), g)) in sets.iter().zip(grads).enumerate() {
         let new = adamw(&mut s, set[0], g, set[1], set[2], &cells);
-        roots.extend(new.iter().enumerate().map(|(j, v)| Root { val: *v, into: Some((1 + 3 * i + j) as u32) }));
+        roots.extend(
+            new.iter().enumerate().map(|(j, v)| Root { val: *v, into: Some((1 + 3 * i + j) as u32) }),
+        );
     }
     let plan = checked(&s, &roots, &leaves, &FUSED, &caps());
     let updates: Vec<_> = plan.steps.iter().filter(|s| s.group.kind == Kind::Pointwise).collect();
@@ -202,8 +204,7 @@ fn a_cache_is_written_in_place() {
     let k = s.permute(k, &[1, 0, 2]);
     let next = s.op(Op::SliceAssignAt { axis: 1 }, &[cache, k, pos]);
     let sum = s.reduce(Reduce::Sum, next, &[1]);
-    let leaves =
-        [(x.node, LeafKind::Upload), (w.node, LeafKind::Buffer), (cache.node, LeafKind::Donated)];
+    let leaves = [(x.node, LeafKind::Upload), (w.node, LeafKind::Buffer), (cache.node, LeafKind::Donated)];
     let roots = [Root { val: next, into: Some(2) }, Root { val: sum, into: None }];
     let plan = checked(&s, &roots, &leaves, &FUSED, &caps());
     assert_eq!(kinds(&plan), ["matmul", "reduce"], "{plan}");
@@ -370,7 +371,7 @@ fn accumulated(k: usize) -> (Sketch, Vec<Val>) {
 fn accumulated_micro_batches_need_the_memory_of_one() {
     let bytes = |k: usize| {
         let (s, roots) = accumulated(k);
-        let plan = planned(&s, &roots, &FUSED); if std::env::var("SHOW").is_ok() { eprintln!("{plan}"); } plan.workspace_bytes
+        planned(&s, &roots, &FUSED).workspace_bytes
     };
     let (one, four) = (bytes(1), bytes(4));
     assert!(four * 10 <= one * 11, "{four} bytes for four, {one} for one");
@@ -396,7 +397,8 @@ fn planning_is_linear() {
     let plan = planned(&s, &[x], &FUSED);
     let seconds = start.elapsed().as_secs_f64();
     assert!(plan.steps.len() < 40_000);
-    assert!(seconds < 3.0, "{seconds} s");
+    // Generous: unoptimised, on a busy machine. A quadratic step takes minutes.
+    assert!(seconds < 30.0, "{seconds} s");
 }
 
 #[test]
@@ -412,6 +414,41 @@ fn roots_may_be_leaves_views_and_repeated() {
     let plan = planned(&s, &[x, t, f, r, y, y, t], &FUSED);
     assert_eq!(plan.outputs.len(), 7);
     verify(&s, &plan, 13);
+}
+
+#[test]
+fn custom_operations_read_whole_values() {
+    let mut s = Sketch::new();
+    let x = s.x(&[3, 4]);
+    let id = crate::CustomId(7);
+    let spec = crate::CustomSpec {
+        name: "sum_and_twice".into(),
+        wgsl: String::new(),
+        dispatch: Box::new(|_, _| [1, 1, 1]),
+        cpu: Box::new(|ins, outs| {
+            outs[0][0] = ins[0].iter().sum();
+            outs[1].iter_mut().zip(ins[1]).for_each(|(y, x)| *y = 2.0 * x);
+        }),
+    };
+    s.graph.register(id, &Arc::new(spec));
+    let flat = s.reshape(x, &[12]);
+    let turned = s.permute(x, &[1, 0]);
+    let out = |dims: &[usize]| crate::Out { shape: Shape::new(dims), dtype: DType::F32 };
+    let node = s.graph.push(crate::Node {
+        op: Op::Custom(id),
+        inputs: smallvec::smallvec![flat, turned],
+        outs: smallvec::smallvec![out(&[1]), out(&[4, 3])],
+        after: Default::default(),
+        segment: 0,
+        at: None,
+    });
+    let y = s.un(Unary::Neg, Val { node, out: 1 });
+    for keep in [false, true] {
+        let plan = planned(&s, &[y, Val { node, out: 0 }], &Options { fuse: true, keep });
+        // The turned operand is copied, the flat one is the leaf itself.
+        assert_eq!(kinds(&plan), ["pointwise", "custom", "pointwise"], "{plan}");
+        verify(&s, &plan, 14);
+    }
 }
 
 #[test]

@@ -76,7 +76,8 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, below: &mut impl FnMut(usize) -> u
             s.un(op, x)
         }
         2..=4 => {
-            let op = [Binary::Add, Binary::Mul, Binary::Sub, Binary::Maximum, Binary::Lt, Binary::And][below(6)];
+            let op =
+                [Binary::Add, Binary::Mul, Binary::Sub, Binary::Maximum, Binary::Lt, Binary::And][below(6)];
             if !op.row().takes(dtype) {
                 return None;
             }
@@ -214,7 +215,9 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, below: &mut impl FnMut(usize) -> u
                 let c = s.scalar(if dtype == DType::U8 { DType::I32 } else { dtype });
                 return Some(s.like(c, &dims));
             }
-            s.graph.add(Op::Iota { axis: below(rank) as u8 }, &[], Some(Shape::new(&dims)), Some(DType::I32)).unwrap()
+            s.graph
+                .add(Op::Iota { axis: below(rank) as u8 }, &[], Some(Shape::new(&dims)), Some(DType::I32))
+                .unwrap()
         }
         _ => return None,
     })
@@ -226,7 +229,8 @@ fn all_ways(seed: u64) {
     for (fuse, keep) in [(true, false), (true, true), (false, false), (false, true)] {
         let options = Options { fuse, keep };
         let kinds = [LeafKind::Buffer, LeafKind::Donated, LeafKind::Upload, LeafKind::Donated];
-        let leaves: Vec<_> = s.leaves(LeafKind::Buffer).into_iter().map(|(n, _)| (n, kinds[below(4)])).collect();
+        let leaves: Vec<_> =
+            s.leaves(LeafKind::Buffer).into_iter().map(|(n, _)| (n, kinds[below(4)])).collect();
         let roots: Vec<Root> = roots
             .iter()
             .map(|v| Root { val: *v, into: (below(2) == 0).then(|| below(leaves.len()) as u32) })

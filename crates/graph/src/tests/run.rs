@@ -60,7 +60,8 @@ pub(crate) fn run(plan: &Plan, leaves: &[Vec<f64>], scalars: &[f64]) -> Vec<Vec<
             .iter()
             .map(|s| scalars[plan.scalars.iter().position(|p| p == s).unwrap()])
             .collect();
-        Point { plan, group: &step.group, reads: &step.reads, scalars: &numbers }.run(&step.writes, &mut memory);
+        Point { plan, group: &step.group, reads: &step.reads, scalars: &numbers }
+            .run(&step.writes, &mut memory);
     }
     let mut outputs = Vec::new();
     for (i, output) in plan.outputs.iter().enumerate() {
@@ -153,7 +154,8 @@ impl Point<'_> {
                 })
                 .collect();
             let ins: Vec<&[f64]> = ins.iter().map(Vec::as_slice).collect();
-            let mut outs: Vec<Vec<f64>> = (0..writes.len()).map(|i| vec![0.0; out(i).shape.elems()]).collect();
+            let mut outs: Vec<Vec<f64>> =
+                (0..writes.len()).map(|i| vec![0.0; out(i).shape.elems()]).collect();
             (self.plan.graph.custom(id).unwrap().cpu)(&ins, &mut outs);
             for (i, data) in outs.iter().enumerate() {
                 data.iter().enumerate().for_each(|(n, x)| *m.cell(writes[i], n, out(i).dtype) = *x);
@@ -191,7 +193,8 @@ impl Point<'_> {
                         let x = self.load(src.0, element(src.1), m);
                         if pos >= 0.0 && pos < size as f64 {
                             let first = self.index(group.stores[0].index).element(&c, self.scalars).unwrap();
-                            let cell = m.cell(writes[0], (first + pos as i64 * stride) as usize, out(0).dtype);
+                            let cell =
+                                m.cell(writes[0], (first + pos as i64 * stride) as usize, out(0).dtype);
                             *cell = direct::combine(crate::Reduce::Sum, *cell, x, out(0).dtype);
                         }
                     }
@@ -212,7 +215,9 @@ impl Point<'_> {
                         for (i, a) in group.accs.iter().enumerate() {
                             let x = self.expr(a.x, &c, &[], &mut memo, m);
                             match a.kind {
-                                AccKind::Reduce(kind) => accs[i] = direct::combine(kind, accs[i], x, dtype(a.x)),
+                                AccKind::Reduce(kind) => {
+                                    accs[i] = direct::combine(kind, accs[i], x, dtype(a.x))
+                                }
                                 AccKind::Arg { max } => {
                                     if k == 0 || direct::better(max, x, best[i]) {
                                         (best[i], accs[i]) = (x, k as f64);

@@ -397,21 +397,15 @@ impl<'a> Kernel<'a> {
                 Declared::Quad(t) => format!("vec4<{t}>"),
                 Declared::Atomic => "atomic<u32>".to_owned(),
             };
-            let _ = writeln!(
-                declare,
-                "@group(0) @binding({b}) var<storage, ACCESS{b}> b{b}: array<{elem}>;"
-            );
+            let _ = writeln!(declare, "@group(0) @binding({b}) var<storage, ACCESS{b}> b{b}: array<{elem}>;");
         }
         declare.push_str(extra);
         let mut all = vec![("declare", declare.as_str())];
         all.extend_from_slice(regions);
         let body = template::fill(file, &all);
         let source = format!("{}{}", template::prelude(&body), self.name_words(&body, params));
-        let bindings: Vec<Binding> = self
-            .used
-            .iter()
-            .map(|u| Binding { what: u.what, written: u.written, bytes: u.bytes })
-            .collect();
+        let bindings: Vec<Binding> =
+            self.used.iter().map(|u| Binding { what: u.what, written: u.written, bytes: u.bytes }).collect();
         let cost_bytes = bindings.iter().map(|b| b.bytes as u64).sum();
         let words = self.fixed.into_iter().chain(self.dynamic).collect();
         Ok(Launch { source, bindings, words, params, grid, cost_bytes, cost_flops })

@@ -141,11 +141,7 @@ impl Tiles<'_> {
         }
         let quads = self.sizes.n % 4 == 0;
         if splits > 1 {
-            k.scratch(
-                self.count() * splits as usize,
-                true,
-                if quads { Touch::Quad } else { Touch::Each },
-            );
+            k.scratch(self.count() * splits as usize, true, if quads { Touch::Quad } else { Touch::Each });
             return None;
         }
         let site = Points::new(self.cx, self.count());
@@ -209,7 +205,8 @@ impl Tiles<'_> {
         let mut rest = z.to_owned();
         for axis in (1..axes).rev() {
             let size = k.dim(axis);
-            let _ = writeln!(text, "let zq{axis} = {rest} / {size};\nlet z{axis} = {rest} - zq{axis} * {size};");
+            let _ =
+                writeln!(text, "let zq{axis} = {rest} / {size};\nlet z{axis} = {rest} - zq{axis} * {size};");
             names[axis] = format!("z{axis}");
             rest = format!("zq{axis}");
         }
@@ -275,10 +272,7 @@ impl Tiles<'_> {
                  let begin = part * {chunk};\nlet end = min(begin + {chunk}, {depth});"
             );
         } else {
-            let _ = writeln!(
-                place,
-                "let z = group.z;\nlet plane = z;\nlet begin = 0u;\nlet end = {depth};"
-            );
+            let _ = writeln!(place, "let z = group.z;\nlet plane = z;\nlet begin = 0u;\nlet end = {depth};");
         }
         let _ = writeln!(place, "let tx = lane % {tx}u;\nlet ty = lane / {tx}u;");
         let (text, coords) = self.batch_coords(&mut k, "z");
@@ -329,11 +323,7 @@ impl Tiles<'_> {
             bk * strides[1]
         );
         let tiles = |size: usize, tile: u32| size.div_ceil(tile as usize) as u32;
-        let grid = [
-            tiles(self.sizes.n, bn),
-            tiles(self.sizes.m, bm),
-            self.sizes.batch as u32 * splits,
-        ];
+        let grid = [tiles(self.sizes.n, bn), tiles(self.sizes.m, bm), self.sizes.batch as u32 * splits];
         if let Some(over) = grid.iter().find(|g| **g > self.cx.caps.max_workgroups) {
             bail!(Limit, "matmul", "{over} workgroups on one axis are more than the device takes");
         }
@@ -423,12 +413,8 @@ impl Tiles<'_> {
         if grid[2] > self.cx.caps.max_workgroups {
             bail!(Limit, "matmul", "a batch of {} is more than the device takes", self.sizes.batch);
         }
-        let regions = [
-            ("place", place.as_str()),
-            ("start", &start),
-            ("multiply", &multiply),
-            ("store", &store),
-        ];
+        let regions =
+            [("place", place.as_str()), ("start", &start), ("multiply", &multiply), ("store", &store)];
         k.finish(wgrad_wgsl::MATMUL_DIRECT, &extra, &regions, grid, self.flops())
     }
 
@@ -467,7 +453,8 @@ impl Fragments<'_> {
             let _ = writeln!(out, "let {name}k{q} = {offset};");
             for i in (0..self.extent).step_by(group as usize) {
                 let at = format!("{name}p{i} + {name}k{q}");
-                let text = if self.vector { k.load_quad(side.operand, &at) } else { k.load(side.operand, &at) };
+                let text =
+                    if self.vector { k.load_quad(side.operand, &at) } else { k.load(side.operand, &at) };
                 let _ = writeln!(out, "let {name}{i}_{q} = {text};");
             }
         }
@@ -574,8 +561,11 @@ impl Staging<'_> {
             for q in 0..self.unit() {
                 let ahead = format!("({fast} + {q}u)");
                 let (depth, beside) = if self.side.along_k { (&ahead, &slow) } else { (&slow, &ahead) };
-                let value =
-                    if self.vector { format!("w{name}{i}.{}", XYZW[q as usize]) } else { format!("w{name}{i}") };
+                let value = if self.vector {
+                    format!("w{name}{i}.{}", XYZW[q as usize])
+                } else {
+                    format!("w{name}{i}")
+                };
                 let _ = if name == "a" {
                     writeln!(out, "ta[{depth} * {}u + {beside}] = {value};", strides[0])
                 } else if self.vector && !self.side.along_k {

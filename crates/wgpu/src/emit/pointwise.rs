@@ -107,7 +107,13 @@ impl<'a> Points<'a> {
     }
 
     /// Stores at one point.
-    pub(super) fn one(&self, k: &mut Kernel<'_>, linear: &str, coords: Option<Vec<String>>, accs: &[String]) -> Result<String> {
+    pub(super) fn one(
+        &self,
+        k: &mut Kernel<'_>,
+        linear: &str,
+        coords: Option<Vec<String>>,
+        accs: &[String],
+    ) -> Result<String> {
         let group = &self.cx.step.group;
         let none = HashMap::new();
         let space = Space { linear: Some(linear.to_owned()), coords, rank: group.outer().len() };
@@ -260,7 +266,9 @@ pub(super) fn lower(cx: Cx<'_>, planes: Option<Planes>) -> Result<Lowered> {
         let vector = quads && site.whole;
         let (ty, names) = match (quads, vector) {
             (_, true) => ("vec4<f32>", vec![(first.to_owned(), "sum".to_owned())]),
-            (true, false) => ("f32", (0..4).map(|l| (format!("{first} + {l}u"), format!("sum{l}"))).collect()),
+            (true, false) => {
+                ("f32", (0..4).map(|l| (format!("{first} + {l}u"), format!("sum{l}"))).collect())
+            }
             (false, false) => ("f32", vec![(first.to_owned(), "sum".to_owned())]),
         };
         names.iter().for_each(|(_, name)| text.push_str(&format!("var {name} = {ty}();\n")));

@@ -415,7 +415,13 @@ impl<'a> Reduction<'a> {
             ("tree", &self.states.tree(lanes)),
             ("store", store),
         ];
-        k.finish(wgrad_wgsl::REDUCE, &format!("const WG = {wg}u;\n{shared}"), &regions, self.grid(lanes)?, flops)
+        k.finish(
+            wgrad_wgsl::REDUCE,
+            &format!("const WG = {wg}u;\n{shared}"),
+            &regions,
+            self.grid(lanes)?,
+            flops,
+        )
     }
 
     /// The launch that combines partial states.
@@ -534,9 +540,7 @@ impl<'a> Reduction<'a> {
                 Expr::Scalar { .. } => true,
                 Expr::Unary { x, .. } | Expr::Cast { x } => still[*x as usize],
                 Expr::Binary { x, w, .. } => still[*x as usize] && still[*w as usize],
-                Expr::Select { c, x, w } => {
-                    still[*c as usize] && still[*x as usize] && still[*w as usize]
-                }
+                Expr::Select { c, x, w } => still[*c as usize] && still[*x as usize] && still[*w as usize],
             };
         }
         still

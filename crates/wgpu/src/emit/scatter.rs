@@ -31,12 +31,8 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     k.writes(0, Touch::Each);
     k.flagged();
 
-    let words = [
-        ("count", columns as i64),
-        ("length", length as i64),
-        ("size", *size as i64),
-        ("stride", *stride),
-    ];
+    let words =
+        [("count", columns as i64), ("length", length as i64), ("size", *size as i64), ("stride", *stride)];
     let mut count = String::new();
     for (name, value) in words {
         let word = k.word(name, value);
@@ -78,8 +74,14 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     let zero = k.store(0, "column + j * stride", &format!("{}()", wgsl_type(dtype)));
     let add = k.add_to(0, "column + place * stride", "value");
     let wg = choose::pointwise_workgroup(cx.caps);
-    let regions =
-        [("count", count.as_str()), ("outer", &once), ("zero", &zero), ("point", &point), ("add", &add), ("raise", &raise)];
+    let regions = [
+        ("count", count.as_str()),
+        ("outer", &once),
+        ("zero", &zero),
+        ("point", &point),
+        ("add", &add),
+        ("raise", &raise),
+    ];
     let grid = fold((columns as u64).div_ceil(u64::from(wg)), cx.caps)?;
     let flops = (columns * length) as u64;
     let launch = k.finish(wgrad_wgsl::SCATTER_ADD, &format!("const WG = {wg}u;\n"), &regions, grid, flops)?;

@@ -36,13 +36,7 @@ pub(super) fn gpu() -> Caps {
 
 /// Limits like those of a driver on the CPU.
 pub(super) fn software() -> Caps {
-    Caps {
-        kind: DeviceKind::SoftwareGpu,
-        max_invocations: 256,
-        shared_bytes: 32768,
-        subgroup: 4,
-        ..gpu()
-    }
+    Caps { kind: DeviceKind::SoftwareGpu, max_invocations: 256, shared_bytes: 32768, subgroup: 4, ..gpu() }
 }
 
 /// Checks one text as a device would take it, in both access variants.

@@ -284,7 +284,7 @@ fn random(seed: u64) -> Sketch {
             0 => {
                 let f = s.cast(x, DType::F32);
                 s.op(Op::Unary([Unary::Neg, Unary::Abs][below(2)]), &[f])
-            },
+            }
             1 => s.cast(x, STORED[below(5)]),
             2 => {
                 let w = s.input(shape.dims(), dtype);

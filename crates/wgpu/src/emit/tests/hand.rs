@@ -19,12 +19,8 @@ fn step(graph: &mut Graph, dims: &[usize], operands: Vec<Val>, scalars: Vec<Node
         at: None,
     }));
     body.indices.push(Index::linear(dims));
-    let store = Store {
-        val,
-        x: body.exprs.len() as u32 - 1,
-        index: body.indices.len() as u16 - 1,
-        base: None,
-    };
+    let store =
+        Store { val, x: body.exprs.len() as u32 - 1, index: body.indices.len() as u16 - 1, base: None };
     Step {
         reads: (0..operands.len() as u32).map(Loc::Leaf).collect(),
         writes: vec![Loc::Slot(0)],

@@ -1,0 +1,66 @@
+//! Copies of values that a program would read by columns: tile by tile through the first cache.
+
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use rayon::prelude::*;
+
+use crate::access::Turned;
+use crate::tail;
+
+/// Sides of a tile: neighbours read together, neighbours written together.
+const ROWS: usize = 16;
+const COLUMNS: usize = 64;
+
+/// Writes the elements in the order of iteration, each of `size` bytes.
+pub(crate) fn copy(turned: &Turned, size: usize, x: &[u8], y: &mut [u8]) {
+    match size {
+        1 => typed::<u8>(turned, x, y),
+        4 => typed::<u32>(turned, cast_slice(x), cast_slice_mut(y)),
+        _ => typed::<u64>(turned, cast_slice(x), cast_slice_mut(y)),
+    }
+}
+
+fn typed<T: Pod + Send + Sync>(turned: &Turned, x: &[T], y: &mut [T]) {
+    let axes = &turned.axes;
+    let (outer, rest) = axes.split_at(turned.across);
+    let slab: usize = rest.iter().map(|a| a.0).product();
+    let row: usize = rest[1..].iter().map(|a| a.0).product();
+    let parallel = tail::parts(y.len()) > 1;
+    for (i, y) in y.chunks_exact_mut(slab).enumerate() {
+        let (mut left, mut start) = (i, turned.offset);
+        for (size, stride) in outer.iter().rev() {
+            start += (left % size) as i64 * stride;
+            left /= size;
+        }
+        let band = |(i, y): (usize, &mut [T])| rows(&rest[1..], x, start + (i * ROWS) as i64, row, y);
+        match parallel {
+            true => y.par_chunks_mut(ROWS * row).enumerate().for_each(band),
+            false => y.chunks_mut(ROWS * row).enumerate().for_each(band),
+        }
+    }
+}
+
+/// Up to `ROWS` rows, whose first elements are neighbours from `start` on; `axes` are those of a row.
+fn rows<T: Pod>(axes: &[(usize, i64)], x: &[T], start: i64, row: usize, y: &mut [T]) {
+    let Some(((inner, step), middle)) = axes.split_last() else { return };
+    let count = y.len() / row;
+    for i in 0..row / inner {
+        let (mut left, mut first) = (i, start);
+        for (size, stride) in middle.iter().rev() {
+            first += (left % size) as i64 * stride;
+            left /= size;
+        }
+        for from in (0..*inner).step_by(COLUMNS) {
+            let columns = COLUMNS.min(inner - from);
+            let mut tile = [[T::zeroed(); COLUMNS]; ROWS];
+            for j in 0..columns {
+                let at = (first + (from + j) as i64 * step) as usize;
+                for (line, x) in tile.iter_mut().zip(&x[at..at + count]) {
+                    line[j] = *x;
+                }
+            }
+            for (k, line) in tile.iter().enumerate().take(count) {
+                y[k * row + i * inner + from..][..columns].copy_from_slice(&line[..columns]);
+            }
+        }
+    }
+}
