@@ -19,7 +19,7 @@ const TEST_BATCH: usize = 1000;
 /// Learns to read handwritten digits (MNIST) and tests itself after each epoch.
 ///
 /// The defaults (784-512-10 MLP with rectifiers, He-uniform weights, AdamW, cosine schedule with
-/// warm-up) reach a test accuracy of about 0.98 in 3 epochs and 0.965 in 1, for every seed.
+/// warm-up) reach a test accuracy of about 0.982 in 3 epochs and 0.97 in 1.
 #[derive(Parser)]
 struct Options {
     /// auto, cpu, oracle, or an adapter's index, PCI id, kind or part of its name; auto is what
@@ -40,7 +40,7 @@ struct Options {
     batch: usize,
     /// Highest learning rate; it rises for the first tenth of the steps (100 at most), then falls to 0
     /// along a cosine
-    #[arg(long, default_value_t = 1e-3, value_name = "X")]
+    #[arg(long, default_value_t = 4e-3, value_name = "X")]
     lr: f64,
     /// Decides the initial weights and the order of the images
     #[arg(long, default_value_t = 1)]

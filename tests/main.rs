@@ -9,6 +9,7 @@ mod devices;
 mod elementwise;
 mod engine;
 mod grads;
+mod handles;
 mod house;
 mod ops;
 mod programs;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         ("elementwise", elementwise::tests()),
         ("random", random::tests()),
         ("grads", grads::tests()),
+        ("handles", handles::tests()),
         ("programs", programs::tests()),
         ("engine", engine::tests()),
     ];

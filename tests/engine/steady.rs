@@ -27,8 +27,10 @@ struct Held {
     peak_bytes: usize,
     buffers: usize,
     asked_bytes: usize,
-    allocations: Option<(usize, u64)>,
 }
+
+/// Staging buffers beside those seen at step 100: one for each step that may be in flight, and the next.
+const STAGING: usize = 4;
 
 fn run(subject: &Subject) -> Result<()> {
     let gpu = subject.fresh_gpu();
@@ -55,17 +57,16 @@ fn run(subject: &Subject) -> Result<()> {
     let held = || -> Result<Held> {
         ctx.sync()?;
         let (stats, counts) = (ctx.stats(), recorder.counts());
-        let report = gpu.as_ref().and_then(|gpu| gpu.allocator_report());
         Ok(Held {
             pages: stats.pages,
             live_bytes: stats.live_bytes,
             peak_bytes: stats.peak_bytes,
             buffers: counts.buffers,
             asked_bytes: counts.live_bytes,
-            allocations: report.map(|r| (r.allocations, r.allocated_bytes)),
         })
     };
 
+    let report = || gpu.as_ref().and_then(|gpu| gpu.allocator_report());
     let (mut at_100, mut first, mut newest) = (None, None, None);
     for step in 1..=last {
         let before = (ctx.stats(), recorder.counts());
@@ -85,10 +86,17 @@ fn run(subject: &Subject) -> Result<()> {
             first = newest.as_ref().map(Deferred::get).transpose()?;
         }
         if step == 100 {
-            at_100 = Some(held()?);
+            at_100 = Some((held()?, report()));
         }
     }
-    assert_eq!(at_100, Some(held()?), "from step 100 to step {last}");
+    let (then, before) = at_100.expect("there are more than 100 steps");
+    assert_eq!(then, held()?, "from step 100 to step {last}");
+    if let (Some(before), Some(now)) = (before, report()) {
+        assert!(before.allocations >= then.pages);
+        assert!(now.allocations <= before.allocations + STAGING, "{before:?}, at the end {now:?}");
+        let staging = STAGING as u64 * (64 << 10);
+        assert!(now.allocated_bytes <= before.allocated_bytes + staging, "{before:?}, at the end {now:?}");
+    }
 
     let before = (ctx.stats(), recorder.counts());
     let loss = newest.expect("there was a step").get()?;

@@ -19,7 +19,14 @@ crate::suite![
 ];
 
 /// What a step of a net with dropout makes: all values in between, in order.
-fn step(net: &Net, opt: &mut AdamW, p: &wgrad::Pass, turn: f32, item: bool, read: bool) -> Result<Vec<Vec<u64>>> {
+fn step(
+    net: &Net,
+    opt: &mut AdamW,
+    p: &wgrad::Pass,
+    turn: f32,
+    item: bool,
+    read: bool,
+) -> Result<Vec<Vec<u64>>> {
     let x = p.input(fill(&[BATCH, 6], turn))?;
     let [z, h, y] = net.forward(x.dropout("x", 0.3));
     let e = (y - p.input(fill(&[BATCH, 4], turn + 0.5))?).square();
@@ -57,26 +64,14 @@ fn contexts(on: &Subject) -> Vec<Context> {
 fn read_anything_after_item_and_step(on: &Subject) {
     for ctx in contexts(on) {
         let (plain, end) = train(&ctx, 3, false, true);
-        let (with_item, end_item) = train_again(on, &ctx, 3);
-        if on.is_vulkan() {
-            continue;
+        // In a context of its own, since random numbers go on. On a GPU a value fused into two kernels
+        // may be rounded in two ways; the executors promise bits, fused or not.
+        let (with_item, end_item) = train(&on.context(), 3, true, true);
+        if !on.is_vulkan() {
+            assert_eq!(plain, with_item);
+            assert_eq!(end, end_item);
         }
-        assert_eq!(plain, with_item);
-        assert_eq!(end, end_item);
     }
-    // Fused or not is bit-equal on the executors.
-    if !on.is_vulkan() {
-        let [fused, plain] = [true, false].map(|fuse| {
-            train(&on.context_with(ContextOptions::default().fuse(fuse)), 3, true, true)
-        });
-        assert_eq!(fused, plain);
-    }
-}
-
-/// The same with `item()` before `backward()`, in a context of its own, since random numbers go on.
-fn train_again(on: &Subject, like: &Context, steps: usize) -> (Vec<Vec<Vec<u64>>>, Vec<Vec<u64>>) {
-    let _ = like;
-    train(&on.context(), steps, true, true)
 }
 
 fn reading_changes_no_bit(on: &Subject) {
@@ -85,9 +80,7 @@ fn reading_changes_no_bit(on: &Subject) {
         return;
     }
     for fuse in [true, false] {
-        let end = |item, read| {
-            train(&on.context_with(ContextOptions::default().fuse(fuse)), 4, item, read).1
-        };
+        let end = |item, read| train(&on.context_with(ContextOptions::default().fuse(fuse)), 4, item, read).1;
         let quiet = end(false, false);
         assert_eq!(quiet, end(true, false));
         assert_eq!(quiet, end(false, true));
@@ -190,7 +183,7 @@ fn bug_b8_state_belongs_to_the_value(on: &Subject) {
 }
 
 fn bug_b2_a_computed_value_is_a_leaf(on: &Subject) {
-    let ctx = on.context();
+    let ctx = Context::new(on.fresh()).unwrap();
     let net = Net::new(&ctx);
     ctx.pass(|p| {
         let loss = net.loss(p, 0.2)?;
@@ -201,10 +194,11 @@ fn bug_b2_a_computed_value_is_a_leaf(on: &Subject) {
         net.w1.set(net.w1.t() - grads.get(&net.w1).unwrap());
         net.w1.t().read()?;
         assert_eq!(bits(&g2.read()?), bits(&before));
-        let submissions = ctx.stats().dispatches;
+        let stats = ctx.stats();
         let doubled = (g2 * 2.0).read()?;
-        // A computed value is not computed again: one kernel made the product.
-        assert_eq!(ctx.stats().dispatches, submissions + 1);
+        // A computed value is not computed again: one kernel makes the product.
+        assert_eq!(ctx.stats().recomputed, stats.recomputed);
+        assert!(on.is_oracle() || ctx.stats().dispatches == stats.dispatches + 1);
         let twice: Vec<u64> = before.to_vec::<f64>().iter().map(|x| (x * 2.0).to_bits()).collect();
         assert_eq!(bits(&doubled), twice);
         net.w2.set(net.w2.t() - g2);

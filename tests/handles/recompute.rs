@@ -59,9 +59,7 @@ fn checkpoint_gradients_equal_plain_ones(on: &Subject) {
 
 fn a_checkpoint_inside_a_checkpoint(on: &Subject) {
     let plain = gradients(on, |net, x| Ok(layer(net, x).tanh()));
-    let nested = gradients(on, |net, x| {
-        checkpoint(x, |x| Ok(checkpoint(x, |x| Ok(layer(net, x)))?.tanh()))
-    });
+    let nested = gradients(on, |net, x| checkpoint(x, |x| Ok(checkpoint(x, |x| Ok(layer(net, x)))?.tanh())));
     equal(on, &plain, &nested);
 }
 

@@ -124,7 +124,8 @@ fn work(plan: &Plan) -> f64 {
         .map(|step| {
             let group = &step.group;
             let points: f64 = group.dims.iter().map(|n| *n as f64).product();
-            let each = if matches!(group.kind, Kind::MatMul { .. }) { 2.0 } else { group.body.exprs.len() as f64 };
+            let each =
+                if matches!(group.kind, Kind::MatMul { .. }) { 2.0 } else { group.body.exprs.len() as f64 };
             let moved: f64 = group.operands.iter().map(|v| bytes(*v)).sum();
             let stored: f64 = group.stores.iter().map(|s| bytes(s.val)).sum();
             points * each + moved + stored

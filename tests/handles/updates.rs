@@ -106,10 +106,8 @@ fn bug_b7_rectangular_products(on: &Subject) {
         })
         .unwrap();
     let [a, b, c] = [a, b, c].map(|x| x.to_vec::<f64>());
-    let da: Vec<f64> =
-        (0..20).map(|i| (0..3).map(|k| c[i / 4 * 3 + k] * b[i % 4 * 3 + k]).sum()).collect();
-    let db: Vec<f64> =
-        (0..12).map(|i| (0..5).map(|k| a[k * 4 + i / 3] * c[k * 3 + i % 3]).sum()).collect();
+    let da: Vec<f64> = (0..20).map(|i| (0..3).map(|k| c[i / 4 * 3 + k] * b[i % 4 * 3 + k]).sum()).collect();
+    let db: Vec<f64> = (0..12).map(|i| (0..5).map(|k| a[k * 4 + i / 3] * c[k * 3 + i % 3]).sum()).collect();
     close(&values(&grads[0]), &da, 1e-5);
     close(&values(&grads[1]), &db, 1e-5);
 }
@@ -320,7 +318,8 @@ fn hole_5_two_optimizers_in_one_pass(on: &Subject) {
         let ctx = on.context();
         let [a, b] = [Net::new(&ctx), Net::new(&ctx)];
         let mut opt_a = AdamW::new(set(a.params()), AdamWConfig::default()).unwrap();
-        let mut opt_b = Sgd::new(set(b.params()), SgdConfig { momentum: 0.9, ..SgdConfig::default() }).unwrap();
+        let mut opt_b =
+            Sgd::new(set(b.params()), SgdConfig { momentum: 0.9, ..SgdConfig::default() }).unwrap();
         let losses = |p: &wgrad::Pass| -> wgrad::Result<[Tensor; 2]> {
             let x = p.input(fill(&[BATCH, 6], 0.2))?;
             let (ya, yb) = (a.forward(x)[2], b.forward(x)[2]);

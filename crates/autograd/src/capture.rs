@@ -10,8 +10,9 @@ use smallvec::SmallVec;
 use wgrad_graph::{Error, ErrorKind, Home, HostTensor, Out, Result};
 
 use crate::context::Context;
+use crate::cut::Cut;
 use crate::deferred::{self, Cell, Deferred};
-use crate::flush::{Bind, Cut, GoalHome, Recording};
+use crate::flush::{Bind, GoalHome, Recording};
 use crate::pass::{self, Pass};
 use crate::plans::Ready;
 use crate::record;
@@ -79,6 +80,9 @@ impl StepOutputs for Tensor {
     }
 }
 
+/// What a captured step gives for one of its outputs.
+type Number32 = Deferred<f32>;
+
 macro_rules! step_tuples {
     ($(($($name:ident $i:tt),*))*) => {$(
         impl StepInputs for ($(step_tuples!(@ HostTensor $name),)*) {
@@ -86,18 +90,16 @@ macro_rules! step_tuples {
             fn hosts(&self) -> Vec<HostTensor> {
                 vec![$(self.$i.clone()),*]
             }
-            #[expect(clippy::unused_unit, reason = "the empty tuple is one of the tuples")]
             fn tensors(_values: &[Tensor]) -> Self::Tensors {
                 ($(_values[$i],)*)
             }
         }
 
         impl StepOutputs for ($(step_tuples!(@ Tensor $name),)*) {
-            type Deferred = ($(step_tuples!(@ (Deferred<f32>) $name),)*);
+            type Deferred = ($(step_tuples!(@ Number32 $name),)*);
             fn tensors(&self) -> Vec<Tensor> {
                 vec![$(self.$i),*]
             }
-            #[expect(clippy::unused_unit, reason = "the empty tuple is one of the tuples")]
             fn deferred(values: Vec<Deferred<f32>>) -> Self::Deferred {
                 let mut _values = values.into_iter();
                 ($(step_tuples!(@@ $name _values),)*)
@@ -158,6 +160,10 @@ impl<I: StepInputs, O: StepOutputs, F: Fn(&Pass, I::Tensors) -> Result<O>> Step<
     /// What the step returns; what the device meets; `Argument` when a plain float differs between two
     /// recordings or a value is read inside the step.
     #[track_caller]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a step consumes its inputs; callers write them in place"
+    )]
     pub fn run(&self, inputs: I) -> Result<O::Deferred> {
         let hosts = inputs.hosts();
         let key: Key = hosts.iter().map(|h| Out { shape: h.shape(), dtype: h.dtype() }).collect();
@@ -177,7 +183,11 @@ impl<I: StepInputs, O: StepOutputs, F: Fn(&Pass, I::Tensors) -> Result<O>> Step<
     }
 
     #[track_caller]
-    fn record(&self, hosts: &[HostTensor], before: Option<&Recorded>) -> Result<(Vec<Deferred<f32>>, Recorded)> {
+    fn record(
+        &self,
+        hosts: &[HostTensor],
+        before: Option<&Recorded>,
+    ) -> Result<(Vec<Deferred<f32>>, Recorded)> {
         let at = Location::caller();
         let pass = self.context.begin()?;
         {
@@ -187,7 +197,8 @@ impl<I: StepInputs, O: StepOutputs, F: Fn(&Pass, I::Tensors) -> Result<O>> Step<
         let values = hosts.iter().map(|h| pass.input(h.clone())).collect::<Result<Vec<_>>>()?;
         let outs = (self.f)(&pass, I::tensors(&values))?.tensors();
         let outputs = outs.iter().map(|t| deferred::defer(t, at)).collect::<Result<Vec<_>>>()?;
-        let check = |pool: &Pool, cut: &Cut| before.map_or(Ok(()), |before| agree(before, pool, cut, &values));
+        let check =
+            |pool: &Pool, cut: &Cut| before.map_or(Ok(()), |before| agree(before, pool, cut, &values));
         let recorded = pass.commit(check, |pool, recording| recorded(pool, recording, &values, &outs))?;
         Ok((outputs, recorded))
     }
@@ -252,7 +263,9 @@ fn agree(before: &Recorded, pool: &Pool, cut: &Cut, inputs: &[Tensor]) -> Result
         if let (Number::Literal(a), Source::Number(Number::Literal(b))) = (a, &node.source)
             && a.to_bits() != b.to_bits()
         {
-            let rule = format!("a plain number was {a} in one recording and {b} in the next; a number that changes is a `Scalar`");
+            let rule = format!(
+                "a plain number was {a} in one recording and {b} in the next; a number that changes is a `Scalar`"
+            );
             return differs(rule, node.at);
         }
     }

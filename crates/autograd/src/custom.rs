@@ -14,6 +14,8 @@ use crate::state::Source;
 use crate::table;
 use crate::tensor::Tensor;
 
+type DispatchFn = dyn Fn(&[Out], &Caps) -> [u32; 3] + Send + Sync;
+type CpuFn = dyn Fn(&[&[f64]], &mut [Vec<f64>]) + Send + Sync;
 type ShapeFn = dyn Fn(&[Out]) -> Result<Vec<Out>> + Send + Sync;
 type GradientFn = dyn Fn(&CustomGradient<'_>) -> Result<Vec<Option<Tensor>>> + Send + Sync;
 
@@ -40,7 +42,13 @@ impl Entry {
         };
         let grads = gradient(site)?;
         if grads.len() != site.inputs.len() {
-            bail!(Gradient, self.name(), "the gradient gives {} values for {} operands", grads.len(), site.inputs.len());
+            bail!(
+                Gradient,
+                self.name(),
+                "the gradient gives {} values for {} operands",
+                grads.len(),
+                site.inputs.len()
+            );
         }
         Ok(grads)
     }
@@ -81,8 +89,8 @@ pub struct CustomOp {
     name: String,
     wgsl: String,
     shape: Box<ShapeFn>,
-    dispatch: Box<dyn Fn(&[Out], &Caps) -> [u32; 3] + Send + Sync>,
-    cpu: Option<Box<dyn Fn(&[&[f64]], &mut [Vec<f64>]) + Send + Sync>>,
+    dispatch: Box<DispatchFn>,
+    cpu: Option<Box<CpuFn>>,
     gradient: Option<Box<GradientFn>>,
 }
 

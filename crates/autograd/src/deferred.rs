@@ -129,7 +129,11 @@ impl<T: Element> Deferred<T> {
     pub fn read(&self) -> Result<HostTensor> {
         match &*self.cell.slot() {
             Slot::Open => {
-                return Err(Error::new(ErrorKind::Stale, "deferred", "the pass that makes this value is still open"));
+                return Err(Error::new(
+                    ErrorKind::Stale,
+                    "deferred",
+                    "the pass that makes this value is still open",
+                ));
             }
             Slot::Read(data) => return Ok(data.clone()),
             Slot::Failed(error) => return Err(error.clone()),
@@ -138,7 +142,8 @@ impl<T: Element> Deferred<T> {
         let (cells, outs, reading) = {
             let mut state = table::lock(self.context)?;
             // This cell first; another thread may have taken it off the list to fetch it too.
-            let others = state.deferred.iter().filter_map(Weak::upgrade).filter(|cell| !Arc::ptr_eq(cell, &self.cell));
+            let others =
+                state.deferred.iter().filter_map(Weak::upgrade).filter(|cell| !Arc::ptr_eq(cell, &self.cell));
             let all: Vec<Arc<Cell>> = std::iter::once(Arc::clone(&self.cell)).chain(others).collect();
             let (mut cells, mut ranges, mut outs) = (Vec::new(), Vec::new(), Vec::new());
             for cell in all {
@@ -173,7 +178,11 @@ impl<T: Element> Deferred<T> {
 fn only<T: Element>(data: &HostTensor) -> Result<T> {
     match data.to_vec::<T>().as_slice() {
         [x] => Ok(*x),
-        _ => Err(Error::new(ErrorKind::Shape, "deferred", format!("{} is not one element; `read` gives all", data.shape()))),
+        _ => Err(Error::new(
+            ErrorKind::Shape,
+            "deferred",
+            format!("{} is not one element; `read` gives all", data.shape()),
+        )),
     }
 }
 

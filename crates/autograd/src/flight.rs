@@ -70,7 +70,11 @@ impl Room {
     pub(crate) fn take(&self, bytes: usize) -> Result<()> {
         let (live, Some(budget)) = (self.live_bytes, self.budget_bytes) else { return Ok(()) };
         if live + bytes > budget {
-            bail!(OutOfMemory, "budget", "{live} bytes are used and {bytes} more are asked for; the budget is {budget} bytes");
+            bail!(
+                OutOfMemory,
+                "budget",
+                "{live} bytes are used and {bytes} more are asked for; the budget is {budget} bytes"
+            );
         }
         Ok(())
     }

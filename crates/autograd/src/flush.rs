@@ -7,29 +7,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use smallvec::SmallVec;
 use wgrad_graph::{
-    Args, BufferId, Error, ErrorKind, Graph, Home, HostTensor, LeafArg, LeafKind, Node, NodeId, Op, Options,
-    Out, Result, Root, Ticket, Val, bail,
+    Args, BufferId, Error, ErrorKind, Home, HostTensor, LeafArg, LeafKind, Op, Options, Out, Result, Root,
+    Ticket, Val, bail,
 };
 
+use crate::cut::{Cut, cut, needed};
 use crate::flight::fresh_bytes;
 use crate::pass::OpenPass;
 use crate::plans::{PlanKey, Ready};
 use crate::record;
 use crate::state::{At, Lease, Pool, Source, Standing, State, Update, ValueKey};
 use crate::tensor::{PERSISTENT, Tensor};
-
-/// A graph cut out of a pool, and where its leaves come from.
-pub(crate) struct Cut {
-    pub(crate) graph: Graph,
-    /// For each leaf of the graph, in order: its node in the graph, and the pool's node and output.
-    pub(crate) leaves: Vec<(NodeId, u32, u32)>,
-    /// For each scalar of the graph, in order: the pool's node.
-    pub(crate) numbers: Vec<u32>,
-    /// The graph's value for each of the pool's (node, output).
-    pub(crate) vals: HashMap<(u32, u32), Val>,
-}
 
 /// What one submission made.
 struct Made {
@@ -86,6 +75,17 @@ impl State {
         written.inspect_err(|error| self.note(error))
     }
 
+    /// The buffer of a constant table, which a context uploads once.
+    fn table(&mut self, name: &'static str, data: &HostTensor) -> Result<Arc<Lease>> {
+        if let Some((lease, _)) = self.tables.get(name) {
+            return Ok(Arc::clone(lease));
+        }
+        let lease = self.upload(data)?;
+        let out = Out { shape: data.shape(), dtype: data.dtype() };
+        self.tables.insert(name, (Arc::clone(&lease), out));
+        Ok(lease)
+    }
+
     /// The computed buffer of a handle, computing it if need be.
     pub(crate) fn computed(&mut self, tensor: &Tensor, at: At) -> Result<(Arc<Lease>, Ticket, Out)> {
         self.alive()?;
@@ -100,7 +100,9 @@ impl State {
         }
         if record::pool(self, tensor)?.captured {
             let rule = "a value is read inside a captured step; return it from the step instead";
-            return Err(Error::new(ErrorKind::Argument, "read", rule).at(at).operand("made", Some(tensor.at)));
+            return Err(Error::new(ErrorKind::Argument, "read", rule)
+                .at(at)
+                .operand("made", Some(tensor.at)));
         }
         self.flush(tensor.pool, &[tensor.value_key()])?;
         match record::look(self, tensor)?.standing {
@@ -122,8 +124,10 @@ impl State {
             node.inputs.iter().for_each(|k| used[pool.values[*k].node as usize] = true);
         }
         let idle = |i: &usize| !used[*i] && !matches!(pool.nodes[*i].op, Op::Input | Op::Scalar);
-        let mut goals: Vec<ValueKey> =
-            (pool.flushed..pool.nodes.len()).filter(idle).flat_map(|i| pool.nodes[i].outs.iter().map(|o| o.key)).collect();
+        let mut goals: Vec<ValueKey> = (pool.flushed..pool.nodes.len())
+            .filter(idle)
+            .flat_map(|i| pool.nodes[i].outs.iter().map(|o| o.key))
+            .collect();
         // What depends on a poisoned value has failed already, and must not take others along.
         if needed(pool, &goals).is_err() {
             goals.retain(|key| needed(pool, &[*key]).is_ok());
@@ -161,7 +165,7 @@ impl State {
     }
 
     fn flush_pool(&mut self, pool: &mut Pool, goals: &[ValueKey]) -> Result<()> {
-        let result = self.outer_first(pool, goals).and_then(|()| {
+        let result = self.sources_first(pool, goals).and_then(|()| {
             let cut = cut(pool, goals)?;
             let mut roots: Vec<Root> = Vec::new();
             for key in goals {
@@ -181,7 +185,8 @@ impl State {
             let back: HashMap<Val, (u32, u32)> = cut.vals.iter().map(|(k, v)| (*v, *k)).collect();
             for (val, lease) in vals.into_iter().zip(made.roots).chain(made.kept) {
                 let (node, out) = back[&val];
-                pool.nodes[node as usize].outs[out as usize].standing = Standing::Computed(lease, self.newest);
+                pool.nodes[node as usize].outs[out as usize].standing =
+                    Standing::Computed(lease, self.newest);
             }
             Ok(())
         });
@@ -196,13 +201,21 @@ impl State {
         result
     }
 
-    /// Computes the values of passes around that `goals` depend on.
-    fn outer_first(&mut self, pool: &mut Pool, goals: &[ValueKey]) -> Result<()> {
-        if pool.outer.is_empty() {
+    /// Uploads the tables and computes the values of passes around that `goals` depend on.
+    fn sources_first(&mut self, pool: &mut Pool, goals: &[ValueKey]) -> Result<()> {
+        if pool.outer.is_empty() && pool.tables.is_empty() {
             return Ok(());
         }
         for node in needed(pool, goals)? {
-            let Source::Outer { pass: outer, key } = pool.nodes[node as usize].source else { continue };
+            let (outer, key) = match &pool.nodes[node as usize].source {
+                Source::Outer { pass, key } => (*pass, *key),
+                Source::Table(name, data) => {
+                    let lease = self.table(name, data)?;
+                    pool.nodes[node as usize].source = Source::Lease(lease);
+                    continue;
+                }
+                _ => continue,
+            };
             if self.pool(outer.pool, outer.generation).is_none() {
                 let at = pool.nodes[node as usize].at;
                 let rule = "a value of a pass around is needed, but that pass has ended before this one";
@@ -259,7 +272,8 @@ impl State {
         let mut leases = self.run(&ready, &binds, &numbers)?;
         for (node, _) in cut.vals.keys().filter(|(_, out)| *out == 0) {
             let node = &mut pool.nodes[*node as usize];
-            let computes = !matches!(node.op, Op::Input | Op::Scalar) && !matches!(node.outs[0].standing, Standing::Computed(..));
+            let computes = !matches!(node.op, Op::Input | Op::Scalar)
+                && !matches!(node.outs[0].standing, Standing::Computed(..));
             self.recomputed += u64::from(computes && std::mem::replace(&mut node.ran, true));
         }
         let others = leases.split_off(count);
@@ -283,7 +297,9 @@ impl State {
         let caps = self.backend.caps();
         let stored: Vec<Option<HostTensor>> = binds
             .iter()
-            .map(|b| if let Bind::Host(data) = b { Some(data.cast(caps.storage(data.dtype()))) } else { None })
+            .map(
+                |b| if let Bind::Host(data) = b { Some(data.cast(caps.storage(data.dtype()))) } else { None },
+            )
             .collect();
         let mut leaves: Vec<LeafArg<'_>> = Vec::with_capacity(binds.len());
         for (bind, stored) in binds.iter().zip(&stored) {
@@ -296,7 +312,9 @@ impl State {
         let mut leases = Vec::with_capacity(plan.outputs.len());
         for output in &plan.outputs {
             leases.push(match output.home {
-                Home::New { bytes } => Lease::new(&self.backend, bytes).inspect_err(|error| self.note(error))?,
+                Home::New { bytes } => {
+                    Lease::new(&self.backend, bytes).inspect_err(|error| self.note(error))?
+                }
                 Home::InPlace(leaf) => match &binds[leaf as usize] {
                     Bind::Lease(lease) => Arc::clone(lease),
                     Bind::Host(_) => unreachable!("host bytes are never donated"),
@@ -312,7 +330,11 @@ impl State {
     }
 
     /// The final flush of a pass: computes what outlives it, and commits, unless `check` objects.
-    pub(crate) fn finish(&mut self, index: u32, check: impl FnOnce(&Pool, &Cut) -> Result<()>) -> Result<Recording> {
+    pub(crate) fn finish(
+        &mut self,
+        index: u32,
+        check: impl FnOnce(&Pool, &Cut) -> Result<()>,
+    ) -> Result<Recording> {
         let mut pool = self.pools[index as usize].pool.take().expect("the pass is open");
         self.poison(&mut pool);
         let result = self.finish_pool(&mut pool, check);
@@ -324,7 +346,11 @@ impl State {
         result
     }
 
-    fn finish_pool(&mut self, pool: &mut Pool, check: impl FnOnce(&Pool, &Cut) -> Result<()>) -> Result<Recording> {
+    fn finish_pool(
+        &mut self,
+        pool: &mut Pool,
+        check: impl FnOnce(&Pool, &Cut) -> Result<()>,
+    ) -> Result<Recording> {
         self.alive()?;
         for update in &pool.updates {
             if let Some(owned) = self.owned.get(update.owned)
@@ -348,7 +374,7 @@ impl State {
             .chain(pool.deferred.iter().map(|(key, _)| (*key, None)))
             .collect();
         let keys: Vec<ValueKey> = goals.iter().map(|(key, _)| *key).collect();
-        self.outer_first(pool, &keys)?;
+        self.sources_first(pool, &keys)?;
         let cut = cut(pool, &keys)?;
         check(pool, &cut)?;
         let mut roots: Vec<Root> = Vec::new();
@@ -424,82 +450,4 @@ fn leaf_lease(pool: &Pool, node: u32, out: u32) -> Option<(Arc<Lease>, Ticket)> 
         (_, Standing::Computed(lease, ticket)) => Some((Arc::clone(lease), *ticket)),
         _ => None,
     }
-}
-
-/// The pool's nodes that `goals` need and that are not computed, ascending.
-fn needed(pool: &Pool, goals: &[ValueKey]) -> Result<Vec<u32>> {
-    let mut seen = vec![false; pool.nodes.len()];
-    let mut todo: Vec<(u32, u32)> = goals.iter().map(|k| (pool.values[*k].node, pool.values[*k].out)).collect();
-    while let Some((index, out)) = todo.pop() {
-        let node = &pool.nodes[index as usize];
-        match &node.outs[out as usize].standing {
-            Standing::Poisoned(error) => return Err(error.clone()),
-            Standing::Computed(..) => continue,
-            Standing::Queued if std::mem::replace(&mut seen[index as usize], true) => continue,
-            Standing::Queued => {}
-        }
-        todo.extend(node.inputs.iter().map(|k| (pool.values[*k].node, pool.values[*k].out)));
-    }
-    Ok((0..pool.nodes.len() as u32).filter(|i| seen[*i as usize]).collect())
-}
-
-/// Cuts the graph that computes `goals` out of a pool. Computed values are leaves.
-pub(crate) fn cut(pool: &Pool, goals: &[ValueKey]) -> Result<Cut> {
-    let mut cut = Cut { graph: Graph::default(), leaves: Vec::new(), numbers: Vec::new(), vals: HashMap::new() };
-    let mut ids: HashMap<u32, NodeId> = HashMap::new();
-    for index in needed(pool, goals)? {
-        let node = &pool.nodes[index as usize];
-        if node.op == Op::Input {
-            add_leaf(&mut cut, pool, index, 0);
-            continue;
-        }
-        let mut inputs: SmallVec<[Val; 4]> = SmallVec::new();
-        for key in &node.inputs {
-            let v = pool.values[*key];
-            inputs.push(match cut.vals.get(&(v.node, v.out)) {
-                Some(val) => *val,
-                None => add_leaf(&mut cut, pool, v.node, v.out),
-            });
-        }
-        if let Some(custom) = &node.custom
-            && let Op::Custom(id) = node.op
-        {
-            cut.graph.register(id, custom.spec());
-        }
-        let id = cut.graph.push(Node {
-            op: node.op,
-            inputs,
-            outs: node.outs.iter().map(|o| o.out).collect(),
-            after: node.after.iter().filter_map(|a| ids.get(a).copied()).collect(),
-            segment: 0,
-            at: Some(node.at),
-        });
-        ids.insert(index, id);
-        if node.op == Op::Scalar {
-            cut.numbers.push(index);
-        }
-        for out in 0..node.outs.len() as u32 {
-            // An output that is already computed stays what it is: its readers found the leaf.
-            if !matches!(node.outs[out as usize].standing, Standing::Computed(..)) {
-                cut.vals.insert((index, out), Val { node: id, out });
-            }
-        }
-    }
-    Ok(cut)
-}
-
-fn add_leaf(cut: &mut Cut, pool: &Pool, node: u32, out: u32) -> Val {
-    let n = &pool.nodes[node as usize];
-    let id = cut.graph.push(Node {
-        op: Op::Input,
-        inputs: SmallVec::new(),
-        outs: SmallVec::from_buf([n.outs[out as usize].out]),
-        after: SmallVec::new(),
-        segment: 0,
-        at: Some(n.at),
-    });
-    let val = Val::of(id);
-    cut.leaves.push((id, node, out));
-    cut.vals.insert((node, out), val);
-    val
 }

@@ -8,6 +8,7 @@ mod capture;
 mod checkpoint;
 mod context;
 mod custom;
+mod cut;
 mod deferred;
 mod flight;
 mod flush;

@@ -63,10 +63,17 @@ impl Slot {
         if out != self.out {
             let rule = format!("{}: a value {out:?} cannot replace {:?}", self.name, self.out);
             let kind = if out.dtype == self.out.dtype { ErrorKind::Shape } else { ErrorKind::DType };
-            return Err(wgrad_graph::Error::new(kind, "set", rule).at(at).operand(format!("{out:?}"), Some(value.at)));
+            return Err(wgrad_graph::Error::new(kind, "set", rule)
+                .at(at)
+                .operand(format!("{out:?}"), Some(value.at)));
         }
         if value.context != self.context.id() {
-            bail!(Device, "set", "{}: the value belongs to another context; `copy_to` moves kept values", self.name);
+            bail!(
+                Device,
+                "set",
+                "{}: the value belongs to another context; `copy_to` moves kept values",
+                self.name
+            );
         }
         let pass = record::pass_of(&[value], at)?;
         let mut state = table::lock(pass.context)?;
@@ -76,7 +83,12 @@ impl Slot {
         let mut newest = committed;
         for open in pass::open_passes(pass.context) {
             if let Some(pool) = state.pool(open.pool, open.generation) {
-                newest = pool.updates.iter().filter(|u| u.owned == self.key).map(|u| u.version).fold(newest, u64::max);
+                newest = pool
+                    .updates
+                    .iter()
+                    .filter(|u| u.owned == self.key)
+                    .map(|u| u.version)
+                    .fold(newest, u64::max);
             }
         }
         let pool = record::current(&mut state, pass)?;

@@ -8,7 +8,8 @@ use std::panic::Location;
 use wgrad_graph::{DType, HostTensor, Result, bail};
 
 use crate::context::Context;
-use crate::flush::{Cut, Recording};
+use crate::cut::Cut;
+use crate::flush::Recording;
 use crate::record;
 use crate::state::{At, Pool, PoolCell, Source};
 use crate::table::{self, ContextId};
@@ -138,15 +139,13 @@ impl Pass {
         if self.ended.replace(true) {
             return None;
         }
-        let cell = &mut state.pools[self.open.pool as usize];
-        let pool = cell.pool.take();
+        let (pool, serves) = state.pools[self.open.pool as usize].end();
         if let Some(pool) = &pool {
             for (_, deferred) in &pool.deferred {
                 deferred.discard(pool.at);
             }
         }
-        cell.generation += 1;
-        if cell.generation < u32::MAX {
+        if serves {
             state.free_pools.push(self.open.pool);
         }
         if state.pools.iter().all(|cell| cell.pool.is_none()) {
@@ -180,7 +179,13 @@ impl Pass {
         }
         let bytes = data.shape().elems() * caps.storage(data.dtype()).bytes();
         if bytes > caps.max_value_bytes {
-            bail!(Limit, "input", "{bytes} bytes; {} holds at most {} in a value", caps.name, caps.max_value_bytes);
+            bail!(
+                Limit,
+                "input",
+                "{bytes} bytes; {} holds at most {} in a value",
+                caps.name,
+                caps.max_value_bytes
+            );
         }
         let out = wgrad_graph::Out { shape: data.shape(), dtype: data.dtype() };
         record::leaf(self.open, Source::Host(data), out, Location::caller())

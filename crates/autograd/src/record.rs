@@ -4,13 +4,12 @@ use smallvec::SmallVec;
 use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Op, Out, Result, Shape, Ticket, bail, infer};
 
 use crate::pass::{self, OpenPass};
-use crate::state::{
-    At, Lease, Number, OwnedKey, PassNode, Pool, Source, Standing, State, Value, ValueKey,
-};
+use crate::state::{At, Lease, Number, OwnedKey, PassNode, Pool, Source, Standing, State, Value, ValueKey};
 use crate::table;
 use crate::tensor::{PERSISTENT, Tensor};
 
 /// What an operation is made of.
+#[derive(Copy, Clone)]
 pub(crate) struct Recorded<'a> {
     pub(crate) op: Op,
     pub(crate) x: &'a [Tensor],
@@ -46,7 +45,8 @@ pub(crate) fn look(state: &mut State, tensor: &Tensor) -> Result<Look> {
     if tensor.pool == PERSISTENT {
         let owned = owned(state, tensor)?;
         let owned = &state.owned[owned];
-        let standing = owned.lease.clone().map_or(Standing::Queued, |lease| Standing::Computed(lease, Ticket(0)));
+        let standing =
+            owned.lease.clone().map_or(Standing::Queued, |lease| Standing::Computed(lease, Ticket(0)));
         return Ok(Look { out: owned.out, standing });
     }
     let pool = pool(state, tensor)?;
@@ -86,7 +86,7 @@ fn owned(state: &mut State, tensor: &Tensor) -> Result<OwnedKey> {
         let detail = "handle of an owned value that was dropped (persistent pool)";
         return Err(Error::new(ErrorKind::Stale, "tensor", detail).operand("made", Some(tensor.at)));
     };
-    let (name, mut now, mut at) = (owned.name.clone(), owned.version, None);
+    let (name, made, mut now, mut at) = (owned.name.clone(), owned.at, owned.version, None);
     for open in pass::open_passes(tensor.context) {
         if let Some(pool) = state.pool(open.pool, open.generation) {
             for update in pool.updates.iter().filter(|u| u.owned == key) {
@@ -96,7 +96,9 @@ fn owned(state: &mut State, tensor: &Tensor) -> Result<OwnedKey> {
     }
     if now as u32 != tensor.generation {
         let detail = format!("{name}: version {}, now {now} (persistent pool)", tensor.generation);
-        let error = Error::new(ErrorKind::Stale, "tensor", detail).operand("made", Some(tensor.at));
+        let error = Error::new(ErrorKind::Stale, "tensor", detail)
+            .operand("made", Some(tensor.at))
+            .operand(format!("{name} made"), Some(made));
         return Err(if at.is_some() { error.operand("replaced", at) } else { error });
     }
     Ok(key)
@@ -105,14 +107,16 @@ fn owned(state: &mut State, tensor: &Tensor) -> Result<OwnedKey> {
 /// The pass in which an operation on `x` is recorded: that of its pass operands, the innermost where
 /// they are of several passes of this thread; else the innermost pass that is open.
 pub(crate) fn pass_of(x: &[Tensor], at: At) -> Result<OpenPass> {
-    let Some(first) = x.first() else {
-        bail!(Argument, "record", "no operand tells the pass")
-    };
+    let Some(first) = x.first() else { bail!(Argument, "record", "no operand tells the pass") };
     if let Some(other) = x.iter().find(|t| t.context != first.context) {
-        return Err(Error::new(ErrorKind::Device, "record", "operands belong to different contexts; `copy_to` moves a kept value")
-            .at(at)
-            .operand(format!("context {}", first.context.cell), Some(first.at))
-            .operand(format!("context {}", other.context.cell), Some(other.at)));
+        return Err(Error::new(
+            ErrorKind::Device,
+            "record",
+            "operands belong to different contexts; `copy_to` moves a kept value",
+        )
+        .at(at)
+        .operand(format!("context {}", first.context.cell), Some(first.at))
+        .operand(format!("context {}", other.context.cell), Some(other.at)));
     }
     let mut passes: SmallVec<[(OpenPass, At); 4]> = SmallVec::new();
     for t in x {
@@ -125,8 +129,12 @@ pub(crate) fn pass_of(x: &[Tensor], at: At) -> Result<OpenPass> {
     let open = pass::open_passes(first.context);
     match passes.as_slice() {
         [] => open.last().copied().ok_or_else(|| {
-            Error::new(ErrorKind::Stale, "record", "no pass is open on this thread; operations belong inside `ctx.pass(|p| ..)`")
-                .at(at)
+            Error::new(
+                ErrorKind::Stale,
+                "record",
+                "no pass is open on this thread; operations belong inside `ctx.pass(|p| ..)`",
+            )
+            .at(at)
         }),
         [(pass, _)] => Ok(*pass),
         several => {
@@ -135,10 +143,14 @@ pub(crate) fn pass_of(x: &[Tensor], at: At) -> Result<OpenPass> {
             if let Some((stray, made)) = several.iter().find(|(p, _)| depth(p).is_none()) {
                 let (other, other_at) = several.iter().find(|(p, _)| p != stray).expect("several differ");
                 let name = |p: &OpenPass| format!("pass pool {}, generation {}", p.pool, p.generation);
-                return Err(Error::new(ErrorKind::Stale, "record", "operands belong to passes of which one is not around the other on this thread")
-                    .at(at)
-                    .operand(name(stray), Some(made))
-                    .operand(name(other), Some(other_at)));
+                return Err(Error::new(
+                    ErrorKind::Stale,
+                    "record",
+                    "operands belong to passes of which one is not around the other on this thread",
+                )
+                .at(at)
+                .operand(name(stray), Some(made))
+                .operand(name(other), Some(other_at)));
             }
             let (inner, _) = several.iter().max_by_key(|(p, _)| depth(p)).expect("several is not empty");
             Ok(*inner)
@@ -170,7 +182,11 @@ pub(crate) fn operation(pass: Option<OpenPass>, what: Recorded<'_>, at: At) -> R
         return Err(describe(Error::new(ErrorKind::DType, op.name(), "this device does not store f64")));
     }
     if out.shape.elems() as u64 > u64::from(u32::MAX) {
-        return Err(describe(Error::new(ErrorKind::Limit, op.name(), format!("{} has more than 2^32 - 1 elements", out.shape))));
+        return Err(describe(Error::new(
+            ErrorKind::Limit,
+            op.name(),
+            format!("{} has more than 2^32 - 1 elements", out.shape),
+        )));
     }
     // A value that is never stored may be larger than a buffer; the planner refuses it where it is not.
     let _ = max_bytes;
@@ -279,15 +295,17 @@ pub(crate) fn constant(
     if let Some(key) = current(&mut state, pass)?.tables.get(name) {
         return Ok(Tensor::of_pass(pass, *key, at));
     }
-    if !state.tables.contains_key(name) {
-        let data = make();
-        let out = Out { shape: data.shape(), dtype: data.dtype() };
-        let lease = state.upload(&data)?;
-        state.tables.insert(name, (lease, out));
-    }
-    let (lease, out) = state.tables[name].clone();
+    let (source, out) = match state.tables.get(name) {
+        Some((lease, out)) => (Source::Lease(std::sync::Arc::clone(lease)), *out),
+        // Recording does not meet the device; the first submission that needs the table uploads it.
+        None => {
+            let data = make();
+            let out = Out { shape: data.shape(), dtype: data.dtype() };
+            (Source::Table(name, data), out)
+        }
+    };
     let pool = current(&mut state, pass)?;
-    let key = pool.push(node(Op::Input, SmallVec::new(), Source::Lease(lease), false, at), &[out]);
+    let key = pool.push(node(Op::Input, SmallVec::new(), source, false, at), &[out]);
     pool.tables.insert(name, key);
     Ok(Tensor::of_pass(pass, key, at))
 }

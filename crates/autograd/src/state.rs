@@ -64,6 +64,8 @@ pub(crate) enum Source {
     Host(HostTensor),
     /// An owned value's version, or a constant table.
     Lease(Arc<Lease>),
+    /// A constant table, not uploaded yet.
+    Table(&'static str, HostTensor),
     /// A value of a pass around this one.
     Outer { pass: OpenPass, key: ValueKey },
     /// A number.
@@ -253,6 +255,15 @@ pub(crate) struct PoolCell {
     pub(crate) pool: Option<Box<Pool>>,
 }
 
+impl PoolCell {
+    /// Ends the pass: its pool, and whether the cell may serve another. One whose generations are used
+    /// up never does, so that no handle comes to life again.
+    pub(crate) fn end(&mut self) -> (Option<Box<Pool>>, bool) {
+        self.generation += 1;
+        (self.pool.take(), self.generation < u32::MAX)
+    }
+}
+
 /// Choices of a context.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
@@ -305,5 +316,20 @@ impl State {
     /// The number of a pass that begins now: after every committed and every open one.
     pub(crate) fn next_step(&self) -> u64 {
         self.pools.iter().filter_map(|c| c.pool.as_ref()).map(|p| p.step + 1).fold(self.step, u64::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_whose_generations_are_used_up_is_retired() {
+        let mut cell =
+            PoolCell { generation: u32::MAX - 2, pool: Some(Box::new(Pool::new(0, Location::caller()))) };
+        let (pool, serves) = cell.end();
+        assert!(pool.is_some() && serves);
+        let (pool, serves) = cell.end();
+        assert!(pool.is_none() && !serves);
     }
 }

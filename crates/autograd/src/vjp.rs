@@ -180,7 +180,15 @@ impl Walk {
             let pool = record::current(&mut state, pass)?;
             let node = &pool.nodes[index as usize];
             let outs: SmallVec<[(ValueKey, Out); 1]> = node.outs.iter().map(|o| (o.key, o.out)).collect();
-            (node.op, node.inputs.clone(), outs, node.at, node.checkpoint, node.custom.clone(), pool.nodes.len())
+            (
+                node.op,
+                node.inputs.clone(),
+                outs,
+                node.at,
+                node.checkpoint,
+                node.custom.clone(),
+                pool.nodes.len(),
+            )
         };
         let needs: SmallVec<[bool; 4]> = inputs.iter().map(|k| self.flows(*k)).collect::<Result<_>>()?;
         let douts: SmallVec<[Option<Tensor>; 1]> = outs.iter().map(|(k, _)| grads.get(k).copied()).collect();
@@ -284,7 +292,10 @@ fn one_version_each(
         if let Some((_, other)) = params.iter().find(|(o, _)| *o == owned) {
             let other = pool.values[*other];
             if refuse && other.version != Some((owned, version)) {
-                let rule = format!("two versions of {} reach the loss; differentiate by one of them with `vjp`", names[&owned]);
+                let rule = format!(
+                    "two versions of {} reach the loss; differentiate by one of them with `vjp`",
+                    names[&owned]
+                );
                 return Err(Error::new(ErrorKind::Gradient, "backward", rule)
                     .at(at)
                     .operand(format!("version {}", other.version.map_or(0, |v| v.1)), Some(other.at))

@@ -172,6 +172,30 @@ impl Access {
         !self.is_dynamic() && self.levels.len() == 1 && self.levels[0].offset == 0
     }
 
+    /// Whether each of `rows` equal parts of the positions leads to elements of its own `width` alone.
+    pub(crate) fn is_local(&self, rows: usize, width: usize) -> bool {
+        let [level] = &self.levels[..] else { return false };
+        if level.offset != 0 || !level.dynamic.is_empty() || !level.axes.iter().all(Axis::all) {
+            return false;
+        }
+        let (mut left, mut span) = (rows, 0i64);
+        for Axis { size, stride, .. } in &level.axes {
+            let (outer, inner) = match left {
+                1 => (1, *size),
+                _ if left % size == 0 => (*size, 1),
+                _ if size % left == 0 => (left, size / left),
+                _ => return false,
+            };
+            let step = stride * inner as i64;
+            left /= outer;
+            if outer > 1 && step != (left * width) as i64 || inner > 1 && *stride < 0 {
+                return false;
+            }
+            span += (inner as i64 - 1) * stride;
+        }
+        left == 1 && span < width as i64
+    }
+
     /// Sizes and strides, where the index is one that reads columns: single elements along an outer
     /// axis, far ones along the innermost.
     pub(crate) fn turned(&self) -> Option<Turned> {

@@ -12,6 +12,7 @@ use wgrad_graph::{
 
 use crate::memory::{ALIGN, Device, Ready, State};
 use crate::oracle::{check_arity, count_uploads};
+use crate::rows::{self, Run};
 use crate::step::{Arena, Compiled, Mem};
 
 /// The CPU as a device: elements in their own dtype, vector code chosen at run time, all cores.
@@ -69,6 +70,8 @@ impl Cpu {
 struct Program {
     plan: Arc<Plan>,
     steps: Vec<Compiled>,
+    /// Steps that run row by row together.
+    runs: Vec<Run>,
     /// Slots that begin with each step, and that end with it.
     born: Vec<Vec<u32>>,
     dies: Vec<Vec<u32>>,
@@ -124,6 +127,12 @@ impl Backend for Cpu {
 
     fn prepare(&self, plan: &Arc<Plan>) -> Result<Arc<dyn Prepared>> {
         let steps: Vec<Compiled> = plan.steps.iter().map(|step| Compiled::new(plan, step)).collect();
+        let mut runs: Vec<Run> = Vec::new();
+        for i in 0..steps.len() {
+            if runs.last().is_none_or(|run| run.steps.end <= i) {
+                runs.extend(rows::find(&steps, i));
+            }
+        }
         let (mut born, mut dies) = (vec![Vec::new(); steps.len()], vec![Vec::new(); steps.len()]);
         for (i, slot) in plan.slots.iter().enumerate() {
             if let Some(born) = born.get_mut(slot.born as usize) {
@@ -138,7 +147,7 @@ impl Backend for Cpu {
         state.counters.kernels += steps.len() as u64;
         drop(state);
         let device = Arc::clone(&self.device);
-        Ok(Arc::new(Program { plan: Arc::clone(plan), steps, born, dies, device }))
+        Ok(Arc::new(Program { plan: Arc::clone(plan), steps, runs, born, dies, device }))
     }
 
     fn alloc(&self, bytes: usize) -> Result<BufferId> {
@@ -189,16 +198,31 @@ impl Backend for Cpu {
         }
 
         let mut error: Option<Error> = None;
-        for (i, step) in program.steps.iter().enumerate() {
-            for slot in &program.born[i] {
+        let steps = &program.steps;
+        let mut i = 0;
+        while i < steps.len() {
+            let run = program.runs.iter().find(|run| run.steps.start == i);
+            let run = run.filter(|run| run.is_apart(steps, &arena));
+            let range = run.map_or(i..i + 1, |run| run.steps.clone());
+            for slot in program.born[range.clone()].iter().flatten() {
                 arena.mems[program.slot(*slot)] = Mem::Block(state.take(plan.slots[*slot as usize].bytes));
             }
-            step.run(&mut arena, args.scalars, &mut state, &mut error);
-            for slot in &program.dies[i] {
+            match run {
+                Some(run) => {
+                    for (step, flag) in steps[range.clone()].iter().zip(run.run(steps, &mut arena, args.scalars)) {
+                        if let Some(met) = flag.raised() {
+                            error.get_or_insert_with(|| step.out_of_range(met));
+                        }
+                    }
+                }
+                None => steps[i].run(&mut arena, args.scalars, &mut state, &mut error),
+            }
+            for slot in program.dies[range.clone()].iter().flatten() {
                 if let Mem::Block(block) = std::mem::take(&mut arena.mems[program.slot(*slot)]) {
                     state.give(block);
                 }
             }
+            i = range.end;
         }
         for (buffer, place) in home {
             if let Mem::Block(block) = std::mem::take(&mut arena.mems[place]) {

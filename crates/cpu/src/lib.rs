@@ -14,6 +14,7 @@ mod oracle;
 mod philox;
 mod program;
 mod reduce;
+mod rows;
 mod scatter;
 mod step;
 mod tail;

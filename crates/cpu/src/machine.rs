@@ -79,6 +79,8 @@ pub(crate) struct Machine<'m, 'c> {
     chunks: &'m mut [Chunk<'c>],
     slots: Vec<Block>,
     at: Vec<At>,
+    /// Whether an operand is also an output.
+    in_place: bool,
 }
 
 impl Drop for Machine<'_, '_> {
@@ -116,7 +118,8 @@ impl<'m, 'c> Machine<'m, 'c> {
                 None => slots.push(Block::new(program.slot_bytes)),
             }
         }
-        Machine { program, env, chunks, slots, at: vec![At::Slot(0); program.instrs.len()] }
+        let in_place = env.operands.iter().any(|o| matches!(o, Operand::Output(_)));
+        Machine { program, env, chunks, slots, at: vec![At::Slot(0); program.instrs.len()], in_place }
     }
 
     /// The block of instruction `id`, `len` elements.
@@ -152,7 +155,9 @@ impl<'m, 'c> Machine<'m, 'c> {
             match instr.place {
                 Place::Uniform(_) => {}
                 Place::Slot(slot) => self.compute(id, n, len, At::Slot(slot)),
-                Place::Output(k) => {
+                // Later loads of the block may read what lies in the output.
+                Place::Output(_, slot) if self.in_place => self.compute(id, n, len, At::Slot(slot)),
+                Place::Output(k, _) => {
                     let element = n as i64 + self.offset(&program.targets[k].access) - self.chunks[k].base;
                     self.compute(id, n, len, At::Output(k, element as usize * instr.dtype.bytes()));
                 }
@@ -160,7 +165,7 @@ impl<'m, 'c> Machine<'m, 'c> {
         }
         for (k, target) in program.targets.iter().enumerate() {
             let instr = &program.instrs[target.from];
-            if instr.place == Place::Output(k) {
+            if !self.in_place && matches!(instr.place, Place::Output(j, _) if j == k) {
                 continue;
             }
             let size = instr.dtype.bytes();

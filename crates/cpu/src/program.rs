@@ -38,8 +38,9 @@ pub(crate) enum Place {
     Slot(usize),
     /// In a register that is filled once for a whole run.
     Uniform(usize),
-    /// In the output of a store, at the elements that the block stores.
-    Output(usize),
+    /// In the output of a store, at the elements that the block stores; in the register where the
+    /// output is also read.
+    Output(usize, usize),
 }
 
 #[derive(Clone, Debug)]
@@ -155,6 +156,17 @@ impl Program {
         turned
     }
 
+    /// Whether each of `rows` equal parts of the positions reads its own part of operand `operand`
+    /// alone, whose parts have `width` elements.
+    pub(crate) fn is_local(&self, operand: usize, rows: usize, width: usize) -> bool {
+        self.elems % rows == 0
+            && self.instrs.iter().all(|instr| match &instr.code {
+                Code::Load { operand: o, access } if *o == operand => access.is_local(rows, width),
+                Code::Gather { operand: o, .. } => *o != operand,
+                _ => true,
+            })
+    }
+
     /// Whether operand `operand` is only read where store `k` writes, so that both may be one memory.
     pub(crate) fn in_place(&self, operand: usize, k: usize) -> bool {
         self.instrs.iter().all(|instr| match &instr.code {
@@ -237,9 +249,7 @@ fn place(instrs: &mut [Instr], roots: &[InstrId], targets: &[Target]) -> (usize,
             Code::Gather { .. } | Code::Coord { .. } | Code::Random { .. } | Code::Valid { .. } => false,
             _ => instrs[i].reads().into_iter().flatten().all(|x| uniform[x]),
         };
-        // Loads come before any write of their block, for they may read what it overwrites.
-        let last = !instrs[i + 1..].iter().any(|i| matches!(i.code, Code::Load { .. } | Code::Gather { .. }));
-        let output = targets.iter().position(|t| t.from == i && t.flat && last);
+        let output = targets.iter().position(|t| t.from == i && t.flat);
         let is_load = matches!(instrs[i].code, Code::Load { .. });
         // What is filled once may not share its register with what comes and goes.
         let mut take = || {
@@ -251,7 +261,7 @@ fn place(instrs: &mut [Instr], roots: &[InstrId], targets: &[Target]) -> (usize,
         instrs[i].place = match output {
             _ if uniform[i] => Place::Uniform(take()),
             // A load that a register would only pass on still goes through one: it may be borrowed.
-            Some(k) if !is_load => Place::Output(k),
+            Some(k) if !is_load => Place::Output(k, take()),
             _ => Place::Slot(take()),
         };
         let reads = instrs[i].reads();

@@ -1,6 +1,8 @@
 //! Reductions: a program over the whole space feeds accumulators, by rows (reduced axes innermost) or
 //! by columns (the last outer axis innermost), whichever way memory lies.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 use wgrad_graph::{AccKind, DType, Expr, Group, Reduce};
 
@@ -59,6 +61,37 @@ impl Reduction {
         &self.head
     }
 
+    /// The number of rows, where reduced axes are innermost.
+    pub(crate) fn by_rows(&self) -> Option<usize> {
+        (self.width == 1).then_some(self.pre)
+    }
+
+    fn size((kind, dtype): &(AccKind, DType)) -> usize {
+        match kind {
+            AccKind::Reduce(_) => dtype.bytes(),
+            AccKind::Arg { .. } => 4,
+        }
+    }
+
+    /// The accumulators of some rows, on this thread.
+    pub(crate) fn run_rows(&self, env: Env<'_>, outer: Range<usize>) -> Vec<Block> {
+        let chunks = self.chunks();
+        let partial = outer.len() * chunks;
+        let mut blocks: Vec<Block> = self.accs.iter().map(|acc| Block::new(partial * Self::size(acc))).collect();
+        let mut extremes: Vec<Vec<f64>> = self.accs.iter().map(|(k, _)| vec![0.0; args(*k, partial)]).collect();
+        let mut accs: Vec<Acc<'_>> = blocks
+            .iter_mut()
+            .zip(&mut extremes)
+            .map(|(b, e)| Acc { bytes: b.bytes_mut(), extremes: e })
+            .collect();
+        let mut machine = Machine::new(&self.head, env, &mut []);
+        machine.fill_uniforms(BLOCK);
+        self.rows(&mut machine, outer.start * chunks..outer.end * chunks, &mut accs);
+        drop(machine);
+        self.combine(&mut blocks, &mut extremes, outer.len());
+        blocks
+    }
+
     fn chunks(&self) -> usize {
         self.reduced.div_ceil(CHUNK).max(1)
     }
@@ -67,13 +100,9 @@ impl Reduction {
     pub(crate) fn run(&self, env: Env<'_>, take: &mut dyn FnMut(usize) -> Block) -> Vec<Block> {
         let outer = self.pre * self.width;
         let partial = outer * self.chunks();
-        let size = |(kind, dtype): &(AccKind, DType)| match kind {
-            AccKind::Reduce(_) => dtype.bytes(),
-            AccKind::Arg { .. } => 4,
-        };
+        let size = Self::size;
         let mut blocks: Vec<Block> = self.accs.iter().map(|acc| take(partial * size(acc))).collect();
-        let args = |kind: &AccKind| if let AccKind::Arg { .. } = kind { partial } else { 0 };
-        let mut extremes: Vec<Vec<f64>> = self.accs.iter().map(|(k, _)| vec![0.0; args(k)]).collect();
+        let mut extremes: Vec<Vec<f64>> = self.accs.iter().map(|(k, _)| vec![0.0; args(*k, partial)]).collect();
 
         // A unit is what is accumulated at once; units follow each other as their results do.
         let block = if self.width >= WIDE { BLOCK } else { self.width };
@@ -92,13 +121,13 @@ impl Reduction {
             for (acc, spec) in rest.iter_mut().zip(&self.accs) {
                 let (bytes, after) = std::mem::take(&mut acc.bytes).split_at_mut(elems * size(spec));
                 let (ext, ext_after) =
-                    std::mem::take(&mut acc.extremes).split_at_mut(elems.min(args(&spec.0)));
+                    std::mem::take(&mut acc.extremes).split_at_mut(args(spec.0, elems));
                 *acc = Acc { bytes: after, extremes: ext_after };
                 own.push(Acc { bytes, extremes: ext });
             }
             tasks.push((range, own));
         }
-        let work = |(range, mut accs): (std::ops::Range<usize>, Vec<Acc<'_>>)| {
+        let work = |(range, mut accs): (Range<usize>, Vec<Acc<'_>>)| {
             let mut machine = Machine::new(&self.head, env, &mut []);
             machine.fill_uniforms(BLOCK);
             if self.width == 1 {
@@ -120,12 +149,12 @@ impl Reduction {
             0 | 1 => tasks.into_iter().for_each(work),
             _ => tasks.into_par_iter().for_each(work),
         }
-        self.combine(&mut blocks, &mut extremes);
+        self.combine(&mut blocks, &mut extremes, self.pre);
         blocks
     }
 
     /// Units of rows: chunk `unit % chunks` of outer element `unit / chunks`.
-    fn rows(&self, machine: &mut Machine<'_, '_>, units: std::ops::Range<usize>, accs: &mut [Acc<'_>]) {
+    fn rows(&self, machine: &mut Machine<'_, '_>, units: Range<usize>, accs: &mut [Acc<'_>]) {
         let (r, chunks) = (self.reduced, self.chunks());
         if r <= BLOCK && r > 0 {
             let at_once = BLOCK / r;
@@ -246,7 +275,7 @@ impl Reduction {
     }
 
     /// Folds the chunks of each outer element and moves the results together.
-    fn combine(&self, blocks: &mut [Block], extremes: &mut [Vec<f64>]) {
+    fn combine(&self, blocks: &mut [Block], extremes: &mut [Vec<f64>], pre: usize) {
         let (chunks, width) = (self.chunks(), self.width);
         if chunks == 1 {
             return;
@@ -256,7 +285,7 @@ impl Reduction {
             match *kind {
                 AccKind::Reduce(kind) => {
                     let row = width * dtype.bytes();
-                    for p in 0..self.pre {
+                    for p in 0..pre {
                         let at = p * chunks * row;
                         fold::pairs(kind, *dtype, &mut bytes[at..at + chunks * row], chunks, width);
                         bytes.copy_within(at..at + row, p * row);
@@ -264,7 +293,7 @@ impl Reduction {
                 }
                 AccKind::Arg { max } => {
                     let found: &mut [i32] = bytemuck::cast_slice_mut(bytes);
-                    for p in 0..self.pre {
+                    for p in 0..pre {
                         for j in 0..width {
                             let at = |c: usize| (p * chunks + c) * width + j;
                             let best = (1..chunks).fold(0, |best, c| {
@@ -278,6 +307,11 @@ impl Reduction {
             }
         }
     }
+}
+
+/// Extremes that `n` accumulators of `kind` keep.
+fn args(kind: AccKind, n: usize) -> usize {
+    if let AccKind::Arg { .. } = kind { n } else { 0 }
 }
 
 /// Whether `now` comes before `so_far`, which was met earlier; NaN wins.

@@ -27,7 +27,7 @@ pub(crate) enum Mem<'h> {
 }
 
 impl Mem<'_> {
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Mem::Empty => &[],
             Mem::Block(block) => block.bytes(),
@@ -53,8 +53,9 @@ pub(crate) fn place(plan: &Plan, loc: Loc) -> usize {
     }
 }
 
+/// The loop of a step.
 #[derive(Debug)]
-enum Work {
+pub(crate) enum Work {
     Pointwise,
     Reduce(Reduction),
     MatMul { product: Product, direct: Option<usize> },
@@ -65,25 +66,26 @@ enum Work {
 /// A step that is ready to run.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    work: Work,
-    tail: Program,
+    pub(crate) work: Work,
+    pub(crate) tail: Program,
     /// Whether the tail takes the outer space in its own order.
-    natural: bool,
+    pub(crate) natural: bool,
     /// Copies that the tail reads, after operands and accumulators.
-    turned: Vec<(usize, DType, Turned)>,
-    group: Arc<Group>,
+    pub(crate) turned: Vec<(usize, DType, Turned)>,
+    pub(crate) group: Arc<Group>,
     graph: Arc<Graph>,
     /// For each scalar of the group, its number in the plan.
     scalars: Vec<usize>,
-    reads: Vec<usize>,
-    writes: Vec<usize>,
-    operands: Vec<Out>,
-    stores: Vec<Out>,
+    pub(crate) reads: Vec<usize>,
+    pub(crate) writes: Vec<usize>,
+    pub(crate) operands: Vec<Out>,
+    pub(crate) stores: Vec<Out>,
     /// For each operand and store, whether both may be one memory.
     in_place: Vec<Vec<bool>>,
 }
 
-fn bytes_of(out: &Out) -> usize {
+/// Bytes of a value's elements.
+pub(crate) fn bytes_of(out: &Out) -> usize {
     out.shape.elems() * out.dtype.bytes()
 }
 
@@ -149,7 +151,28 @@ impl Compiled {
         }
     }
 
-    fn scalars(&self, all: &[f64]) -> Vec<f64> {
+    /// The largest number of elements that the step iterates over.
+    pub(crate) fn elems(&self) -> usize {
+        match &self.work {
+            Work::Reduce(reduction) => reduction.head().elems.max(self.tail.elems),
+            _ => self.tail.elems,
+        }
+    }
+
+    /// A measure of the work.
+    pub(crate) fn amount(&self) -> usize {
+        match &self.work {
+            Work::Reduce(reduction) => reduction.head().work() + self.tail.work(),
+            _ => self.tail.work(),
+        }
+    }
+
+    /// Bytes that the step reads for one of `rows` rows, of the operands that have so many.
+    pub(crate) fn row_bytes(&self, rows: usize) -> usize {
+        self.operands.iter().map(|out| if out.shape.elems() < rows { 0 } else { bytes_of(out) / rows }).sum()
+    }
+
+    pub(crate) fn scalars(&self, all: &[f64]) -> Vec<f64> {
         self.scalars.iter().map(|i| all.get(*i).copied().unwrap_or(0.0)).collect()
     }
 
@@ -181,7 +204,7 @@ impl Compiled {
         }
     }
 
-    fn out_of_range(&self, met: OutOfRange) -> Error {
+    pub(crate) fn out_of_range(&self, met: OutOfRange) -> Error {
         let indexed = |op: &Op| matches!(op, Op::Gather { .. } | Op::ScatterAdd { .. });
         let detail = format!("index {} is not in 0..{}", met.index, met.size);
         self.error(ErrorKind::Data, indexed, "gather", detail)

@@ -7,8 +7,8 @@ use crate::access::Turned;
 use crate::tail;
 
 /// Sides of a tile: neighbours read together, neighbours written together.
-const ROWS: usize = 16;
-const COLUMNS: usize = 64;
+const ROWS: usize = 64;
+const COLUMNS: usize = 32;
 
 /// Writes the elements in the order of iteration, each of `size` bytes.
 pub(crate) fn copy(turned: &Turned, size: usize, x: &[u8], y: &mut [u8]) {

@@ -19,6 +19,9 @@ struct Term {
     steps: i64,
 }
 
+/// A coordinate of the second view: its size, its stride, and where it is valid if not everywhere.
+type Digit = (i64, i64, Option<Range<usize>>);
+
 impl View {
     /// The coordinates on `axis` that have an element.
     fn range(&self, axis: usize) -> Range<usize> {
@@ -131,9 +134,9 @@ impl View {
                 }
             }
             Op::Slice(steps) => {
-                for axis in 0..to.rank() {
-                    view.offset += steps.start[axis] * places[axis];
-                    view.strides[axis] *= steps.step[axis];
+                for (axis, stride) in view.strides.iter_mut().enumerate() {
+                    view.offset += steps.start[axis] * *stride;
+                    *stride *= steps.step[axis];
                 }
                 if to.elems() == 0 {
                     view.offset = 0;
@@ -243,8 +246,8 @@ fn merge(a: &View, b: &View, limits: Limits<'_>) -> Option<View> {
     if a.is_never() || b.dims.contains(&0) {
         return Some(nothing(a));
     }
-    // Digits of the number between the views: sizes, strides, ranges; the coarsest that suffice.
-    let mut digits: SmallVec<[(i64, i64, Option<Range<usize>>); 8]> = SmallVec::new();
+    // Digits of the number between the views, the coarsest that suffice.
+    let mut digits: SmallVec<[Digit; 8]> = SmallVec::new();
     for axis in 0..b.dims.len() {
         let (size, stride, range) = (b.dims[axis] as i64, b.strides[axis], b.range(axis));
         if range.is_empty() {

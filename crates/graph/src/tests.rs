@@ -10,7 +10,7 @@ mod run;
 use std::sync::Arc;
 
 use crate::planner::plan_in;
-use crate::{Caps, DType, DeviceKind, Graph, LeafKind, Loc, NodeId, Op, Options, Plan, Root, Shape, Val};
+use crate::{Caps, DType, DeviceKind, Graph, LeafKind, NodeId, Op, Options, Plan, Root, Shape, Val};
 
 /// Limits like those of a small GPU.
 pub(crate) fn caps() -> Caps {
@@ -193,8 +193,4 @@ pub(crate) fn copies(plan: &Plan) -> usize {
             && g.body.exprs.iter().all(|(e, _)| matches!(e, crate::Expr::Load { .. }))
     };
     plan.steps.iter().filter(|s| copy(&s.group)).count()
-}
-
-pub(crate) fn is_leaf(loc: &Loc) -> bool {
-    matches!(loc, Loc::Leaf(_))
 }

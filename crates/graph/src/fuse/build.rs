@@ -325,7 +325,7 @@ impl Builder<'_, '_> {
                 let x = self.eval(inputs[1], inner.clone())?;
                 return Ok(self.guarded(&inner, x, Some(w), out.dtype));
             }
-            Op::SliceAssignAt { axis } => return self.assign_at(id, usize::from(axis), index),
+            Op::SliceAssignAt { axis } => return self.assign_at(id, usize::from(axis), &index),
             _ => {
                 let (val, index) = self.moved(id, &index);
                 return self.eval(val, index);
@@ -443,7 +443,7 @@ impl Builder<'_, '_> {
     }
 
     /// `slice_assign_at` over the whole of a value whose words hold several elements.
-    fn assign_at(&mut self, id: NodeId, axis: usize, index: Index) -> Result<ExprId, Stop> {
+    fn assign_at(&mut self, id: NodeId, axis: usize, index: &Index) -> Result<ExprId, Stop> {
         let graph = self.cut.graph;
         let node = graph.node(id);
         let (whole, part) = (node.outs[0].shape, graph.out(node.inputs[1]).shape);
@@ -455,7 +455,7 @@ impl Builder<'_, '_> {
         let mut along = View::linear(whole.dims());
         along.strides = SmallVec::from_elem(0, whole.rank());
         along.strides[axis] = 1;
-        let along = unguarded(self.then(&index, &along));
+        let along = unguarded(self.then(index, &along));
         let along = self.draft.index(&along);
         let at = self.draft.expr(Expr::Coord { index: along }, DType::I32);
         let scalar = self.scalar(node.inputs[2]);
@@ -480,7 +480,7 @@ impl Builder<'_, '_> {
         let stride = view.strides[axis];
         view.strides[axis] = 0;
         view.dims = whole.dims().into();
-        let first = self.then(&index, &view);
+        let first = self.then(index, &view);
         let (operand, index) = (self.draft.operand(base), self.draft.index(&first));
         let x = self.draft.expr(Expr::Gather { operand, index, at, stride, size: part[axis] }, dtype);
         Ok(self.draft.expr(Expr::Select { c, x, w }, dtype))

@@ -214,18 +214,6 @@ impl Expr {
             _ => {}
         }
     }
-
-    /// The index function used, if any.
-    pub(crate) fn index(&self) -> Option<IndexId> {
-        match *self {
-            Expr::Load { index, .. }
-            | Expr::Gather { index, .. }
-            | Expr::Coord { index }
-            | Expr::Random { index, .. }
-            | Expr::Valid { index } => Some(index),
-            _ => None,
-        }
-    }
 }
 
 fn limit_of(limits: &[i64], scalar: u16) -> Option<i64> {

@@ -72,7 +72,9 @@ struct Layout<'a, 'c> {
     c: &'c Context<'a>,
     laid: Laid,
     spans: Vec<Span>,
+    /// The unit and the item that are placed.
     unit: u32,
+    now: u32,
     uses: HashMap<Val, Use>,
     locs: HashMap<Val, Loc>,
     /// What lies in each slot and in each leaf now.
@@ -99,6 +101,7 @@ pub(crate) fn lay_out(c: &Context<'_>, order: &[u32], units: &[u32]) -> Laid {
         laid: Laid::default(),
         spans: Vec::new(),
         unit: 0,
+        now: 0,
         uses: HashMap::new(),
         locs: HashMap::new(),
         slot_holds: Vec::new(),
@@ -118,7 +121,7 @@ pub(crate) fn lay_out(c: &Context<'_>, order: &[u32], units: &[u32]) -> Laid {
         l.unit = unit;
         let end = (at..order.len()).find(|i| units[*i] != unit).unwrap_or(order.len());
         for item in &order[at..end] {
-            l.item(*item, unit, end - at > 1);
+            l.item(*item);
         }
         l.batch += 1;
         for val in std::mem::take(&mut l.dying[unit as usize]) {
@@ -220,15 +223,16 @@ impl Layout<'_, '_> {
         }
     }
 
-    fn item(&mut self, item: u32, unit: u32, batched: bool) {
+    fn item(&mut self, item: u32) {
         let c = self.c;
+        self.now = item;
         let Item { group, target } = &c.items[item as usize];
         let reads: Vec<Loc> = group.operands.iter().map(|v| self.locs[v]).collect();
         let mut writes: Vec<Loc> = Vec::with_capacity(group.stores.len());
         for s in &group.stores {
             let loc = match target {
-                Some(root) => self.root_place(*root, s, group, unit, item).unwrap_or(Loc::Out(*root)),
-                None => self.place(s, group, unit, item, batched, &reads, &writes),
+                Some(root) => self.root_place(*root, s, group).unwrap_or(Loc::Out(*root)),
+                None => self.place(s, group, &reads, &writes),
             };
             if target.is_none() {
                 if let Some(base) = s.base.filter(|b| *b != s.val)
@@ -278,21 +282,13 @@ impl Layout<'_, '_> {
         Loc::Slot(self.laid.slots.len() as u32 - 1)
     }
 
-    /// Whether this item is the only use of `val` from unit `unit` on.
-    fn dies_here(&self, val: Val, unit: u32, item: u32) -> bool {
+    /// Whether the item that is placed is the only use of `val` from its unit on.
+    fn dies_here(&self, val: Val) -> bool {
+        let (unit, item) = (self.unit, self.now);
         self.uses.get(&val).is_none_or(|u| u.last < unit || u.last == unit && u.items == 1 && u.item == item)
     }
 
-    fn place(
-        &mut self,
-        s: &Store,
-        group: &Group,
-        unit: u32,
-        item: u32,
-        batched: bool,
-        reads: &[Loc],
-        writes: &[Loc],
-    ) -> Loc {
+    fn place(&mut self, s: &Store, group: &Group, reads: &[Loc], writes: &[Loc]) -> Loc {
         if let Some(loc) = self.locs.get(&s.val) {
             return *loc;
         }
@@ -302,24 +298,21 @@ impl Layout<'_, '_> {
             return Loc::Out(at as u32);
         }
         if let Some(root) = self.owner.get(&s.val).copied() {
-            return self.root_place(root, s, group, unit, item).unwrap_or(Loc::Out(root));
+            return self.root_place(root, s, group).unwrap_or(Loc::Out(root));
         }
         if let Some(root) = self.early.get(&s.val) {
             return Loc::Out(*root);
         }
         if let Some(base) = s.base
-            && let Some(loc) = self.base_place(base, s, group, unit, item)
+            && let Some(loc) = self.base_place(base, s, group)
         {
             return loc;
         }
-        if !batched || s.base.is_none() {
-            for (val, loc) in group.operands.iter().zip(reads) {
-                let Loc::Slot(slot) = loc else { continue };
-                let free = self.slot_holds[*slot as usize] == *val && !writes.contains(loc);
-                if free && s.base.is_none() && self.dies_here(*val, unit, item) && self.swaps(group, s, *val)
-                {
-                    return *loc;
-                }
+        for (val, loc) in group.operands.iter().zip(reads).filter(|_| s.base.is_none()) {
+            let Loc::Slot(slot) = loc else { continue };
+            let free = self.slot_holds[*slot as usize] == *val && !writes.contains(loc);
+            if free && self.dies_here(*val) && self.swaps(group, s, *val) {
+                return *loc;
             }
         }
         self.slot(s.val)
@@ -335,9 +328,9 @@ impl Layout<'_, '_> {
     }
 
     /// The base's place, where the base ends here.
-    fn base_place(&self, base: Val, s: &Store, group: &Group, unit: u32, item: u32) -> Option<Loc> {
+    fn base_place(&self, base: Val, s: &Store, group: &Group) -> Option<Loc> {
         let loc = *self.locs.get(&base)?;
-        let free = self.dies_here(base, unit, item)
+        let free = self.dies_here(base)
             && !group.operands.contains(&base)
             && !self.owner.contains_key(&base)
             && self.c.bytes(base) == self.c.bytes(s.val);
@@ -358,15 +351,15 @@ impl Layout<'_, '_> {
     }
 
     /// The leaf in whose place root `root` ends, if it can.
-    fn root_place(&mut self, root: u32, s: &Store, group: &Group, unit: u32, item: u32) -> Option<Loc> {
+    fn root_place(&mut self, root: u32, s: &Store, group: &Group) -> Option<Loc> {
         if self.c.options.keep {
             return None;
         }
-        let copied = self.c.items[item as usize].target.is_some();
+        let copied = self.c.items[self.now as usize].target.is_some();
         let base = s.base.filter(|b| *b != s.val && !copied);
         let leaf = match self.c.into[root as usize] {
             Some(leaf) => leaf,
-            None => match self.base_place(base?, s, group, unit, item)? {
+            None => match self.base_place(base?, s, group)? {
                 Loc::Leaf(leaf) => leaf,
                 _ => return None,
             },
@@ -380,7 +373,7 @@ impl Layout<'_, '_> {
             out.shape.elems() * self.c.caps.storage(out.dtype).bytes()
         };
         let same = exact(Val::of(*node)) == exact(s.val);
-        let free = self.dies_here(holds, unit, item) && !self.owner.contains_key(&holds);
+        let free = self.dies_here(holds) && !self.owner.contains_key(&holds);
         let fits = if base.is_some_and(|b| self.locs.get(&b) == Some(&loc)) {
             !group.operands.contains(&holds)
         } else {

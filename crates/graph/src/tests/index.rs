@@ -33,9 +33,9 @@ fn chain(seed: u64) {
                 let mut all = Steps::ALL;
                 let mut from = dims.clone();
                 for i in 0..rank {
-                    let step = [1, 1, 2, -1, -3][below(5)];
+                    let step: i64 = [1, 1, 2, -1, -3][below(5)];
                     let before = below(2);
-                    let span = (dims[i] - 1) * (step as i64).unsigned_abs() as usize;
+                    let span = (dims[i] - 1) * step.unsigned_abs() as usize;
                     from[i] = before + span + 1 + below(2);
                     all.step[i] = step;
                     all.start[i] = (if step > 0 { before } else { before + span }) as i64;

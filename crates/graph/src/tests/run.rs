@@ -216,7 +216,7 @@ impl Point<'_> {
                             let x = self.expr(a.x, &c, &[], &mut memo, m);
                             match a.kind {
                                 AccKind::Reduce(kind) => {
-                                    accs[i] = direct::combine(kind, accs[i], x, dtype(a.x))
+                                    accs[i] = direct::combine(kind, accs[i], x, dtype(a.x));
                                 }
                                 AccKind::Arg { max } => {
                                     if k == 0 || direct::better(max, x, best[i]) {
