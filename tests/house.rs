@@ -134,7 +134,8 @@ fn kernels_have_headers() {
     for (path, text) in all {
         for word in ["math", "shapes", "dispatch", "numerics", "cost", "source"] {
             let header = text.lines().take_while(|l| l.starts_with("//") || l.is_empty());
-            let has = header.into_iter().any(|l| l.trim_start_matches('/').trim_start().starts_with(word));
+            let says = |l: &str| l.trim_start_matches('/').trim_start().to_lowercase().starts_with(word);
+            let has = header.into_iter().any(says);
             assert!(has, "{}: the header does not say `{word}`", path.display());
         }
     }

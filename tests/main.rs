@@ -11,6 +11,7 @@ mod engine;
 mod grads;
 mod handles;
 mod house;
+mod nn;
 mod ops;
 mod programs;
 mod random;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
     }
     let modules = [
         ("house", house::tests()),
+        ("nn", nn::tests()),
         ("ops", ops::tests()),
         ("elementwise", elementwise::tests()),
         ("random", random::tests()),

@@ -16,7 +16,7 @@ crate::suite![
     plain: bad_arguments_are_refused, clones_are_counted_once, files_that_do_not_fit_change_nothing;
     device: sgd_matches_its_formula, adam_and_adamw_match_their_formulas, a_late_gradient_starts_its_own_count,
         a_failed_pass_moves_nothing, foreign_gradients_are_ignored, weights_are_equal_everywhere,
-        an_mlp_matches_its_formula, dropout_follows_the_mode, saved_weights_come_back, an_optimizer_frees_its_state;
+        an_mlp_matches_its_formula, dropout_follows_the_mode, saved_weights_come_back, an_optimizer_frees_its_state
 ];
 
 const START: [f64; 3] = [1.5, -0.5, 0.25];

@@ -28,6 +28,11 @@ fn wg_min(x: f32, w: f32) -> f32 {
     return select(w, x, x < w || wg_is_nan(x));
 }
 
+// NVIDIA's compiler turns select(x, 0.0, x <= 0.0) into max(x, 0.0), which drops NaN.
+fn wg_relu(x: f32) -> f32 {
+    return select(0.0, x, x > 0.0 || wg_is_nan(x));
+}
+
 fn wg_rem(x: f32, w: f32) -> f32 {
     return x - w * floor(x / w);
 }
@@ -136,9 +141,8 @@ fn wg_pow(x: f32, w: f32) -> f32 {
     if (w == -1.0) { return 1.0 / x; }
     let whole = floor(w) == w;
     let odd = whole && !(floor(w * 0.5) * 2.0 == w);
-    if (x == 0.0) {
-        return select(select(bitcast<f32>(0x7f800000u), 0.0, w > 0.0), w, wg_is_nan(w));
-    }
+    let at_zero = select(select(bitcast<f32>(0x7f800000u), 0.0, w > 0.0), w, wg_is_nan(w));
+    if (x == 0.0) { return at_zero; }
     let y = exp2(w * log2(abs(x)));
     let signed = select(y, -y, odd);
     let beyond = select(bitcast<f32>(0x7fc00000u), signed, whole);

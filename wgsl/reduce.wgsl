@@ -45,7 +45,11 @@ fn main(
             //[ block
             var g0 = 0.0;
             //]
-            for (var r = base; r < end; r += step) {
+            var next = base;
+            //[ unrolled
+            //]
+            for (; next < end; next += step) {
+                let r = next;
                 //[ point
                 g0 += b0[o * length + r];
                 //]

@@ -47,7 +47,10 @@ fn of_oracle() -> &'static [f64] {
 fn within(what: &str, got: &[f64], want: &[f64], tolerance: f64) {
     for (step, (got, want)) in got.iter().zip(want).enumerate() {
         let distance = ((got - want) / want).abs();
-        assert!(distance <= tolerance, "{what}, step {step}: {got}, expected {want} (distance {distance:.2e})");
+        assert!(
+            distance <= tolerance,
+            "{what}, step {step}: {got}, expected {want} (distance {distance:.2e})"
+        );
     }
 }
 
@@ -60,7 +63,8 @@ fn first_losses(subject: &Subject) {
 
 fn fusion_changes_nothing(subject: &Subject) {
     let fused = train(&subject.context()).expect("the device trains");
-    let apart = train(&subject.context_with(ContextOptions::default().fuse(false))).expect("the device trains");
+    let apart =
+        train(&subject.context_with(ContextOptions::default().fuse(false))).expect("the device trains");
     if subject.is_vulkan() {
         within("loss", &apart.0, &fused.0, 1e-5);
     } else {

@@ -14,7 +14,10 @@ crate::suite![plain: ; device: attention_copies_nothing, append_writes_the_slice
 
 /// The operations that only move elements.
 fn moves(op: Op) -> bool {
-    matches!(op, Op::Reshape | Op::Permute(_) | Op::Expand | Op::Slice(_) | Op::Pad { .. } | Op::Concat { .. })
+    matches!(
+        op,
+        Op::Reshape | Op::Permute(_) | Op::Expand | Op::Slice(_) | Op::Pad { .. } | Op::Concat { .. }
+    )
 }
 
 /// The steps of a plan that only move elements.
@@ -102,7 +105,11 @@ fn appends(subject: &Subject) -> Result<()> {
         })?);
         let plan = ctx.last_plan().expect("something ran");
         assert!(matches!(plan.outputs[0].home, Home::InPlace(_)), "{plan}");
-        assert_eq!(plan.steps[0].group.dims.iter().product::<usize>(), 8, "the append runs over the part\n{plan}");
+        assert_eq!(
+            plan.steps[0].group.dims.iter().product::<usize>(),
+            8,
+            "the append runs over the part\n{plan}"
+        );
         assert!(plan.workspace_bytes < cache_bytes, "{plan}");
         assert_eq!(plan.steps.len(), 1 + i % 2, "{plan}");
         assert_eq!(recorder.counts().allocations - before.allocations, i as u64 % 2, "only the sum's");
@@ -116,7 +123,8 @@ fn appends(subject: &Subject) -> Result<()> {
 }
 
 fn many_operands_of_rank_8(subject: &Subject) {
-    let small = |caps: &mut Caps| (caps.immediate_bytes, caps.max_buffers) = (128.min(caps.immediate_bytes), 8);
+    let small =
+        |caps: &mut Caps| (caps.immediate_bytes, caps.max_buffers) = (128.min(caps.immediate_bytes), 8);
     let ctx = Context::new(subject.lowered(small)).expect("a context opens");
     let dims = [2usize, 3, 2, 3, 2, 3, 2, 3];
     let elems: usize = dims.iter().product();

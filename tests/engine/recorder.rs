@@ -5,9 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use wgrad::Result;
-use wgrad_graph::{
-    Args, Backend, BufferId, Caps, LeafArg, Memory, Pending, Plan, Prepared, Ticket,
-};
+use wgrad_graph::{Args, Backend, BufferId, Caps, LeafArg, Memory, Pending, Plan, Prepared, Ticket};
 
 /// What has passed.
 #[derive(Clone, Debug, Default, PartialEq)]

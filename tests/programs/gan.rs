@@ -1,7 +1,7 @@
 //! A generator against a discriminator: two optimizers in one pass.
 
-use wgrad::prelude::*;
 use wgrad::Result;
+use wgrad::prelude::*;
 
 use super::{close, plain, values, weights_close};
 use crate::Subject;

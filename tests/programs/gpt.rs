@@ -1,12 +1,15 @@
 //! A GPT with one layer: trained for a few steps, then sampled from with a cache of keys and values, in a
 //! captured step whose token never leaves the device.
 
+use std::sync::Arc;
+
 use wgrad::prelude::*;
-use wgrad::Result;
+use wgrad::{Backend, ContextOptions, Result};
 
 use super::gpt_plain::{self as plain_gpt, CONTEXT, HEADS, INNER, VOCABULARY, WIDTH};
 use super::{close, plain, values, weights_close};
 use crate::Subject;
+use crate::engine::Recorder;
 
 crate::suite![plain: ; device: gpt];
 
@@ -78,11 +81,13 @@ fn gpt(subject: &Subject) {
 }
 
 fn run(subject: &Subject) -> Result<()> {
-    let ctx = subject.context_with(wgrad::ContextOptions::default().seed(7));
+    // A device of its own, so that what crosses to and from the host can be counted.
+    let recorder = Recorder::new(subject.fresh());
+    let ctx = Context::with(Arc::clone(&recorder) as Arc<dyn Backend>, ContextOptions::default().seed(7))?;
     let model = Gpt::new(&ctx, Rng::seed(1))?;
     let mut w = values(&model.params())?;
     train(subject, &ctx, &model, &mut w)?;
-    generate(subject, &ctx, &model, &w)
+    generate(subject, &recorder, &ctx, &model, &w)
 }
 
 fn train(subject: &Subject, ctx: &Context, model: &Gpt, w: &mut plain::Weights) -> Result<()> {
@@ -93,7 +98,8 @@ fn train(subject: &Subject, ctx: &Context, model: &Gpt, w: &mut plain::Weights) 
     for step in 0..5 {
         let token = |i: usize| (i * i + 3 * i + step) % VOCABULARY;
         let text: Vec<usize> = (0..BATCH * (CONTEXT + 1)).map(token).collect();
-        let cut = |from: usize| text.chunks(CONTEXT + 1).flat_map(move |row| &row[from..from + CONTEXT]).copied();
+        let cut =
+            |from: usize| text.chunks(CONTEXT + 1).flat_map(move |row| &row[from..from + CONTEXT]).copied();
         let host = |from| HostTensor::new([BATCH, CONTEXT], &cut(from).map(|t| t as i32).collect::<Vec<_>>());
 
         let (inputs, targets) = (host(0)?, host(1)?);
@@ -120,7 +126,13 @@ fn train(subject: &Subject, ctx: &Context, model: &Gpt, w: &mut plain::Weights) 
     Ok(())
 }
 
-fn generate(subject: &Subject, ctx: &Context, model: &Gpt, w: &plain::Weights) -> Result<()> {
+fn generate(
+    subject: &Subject,
+    recorder: &Recorder,
+    ctx: &Context,
+    model: &Gpt,
+    w: &plain::Weights,
+) -> Result<()> {
     let cache = || Kept::zeros(ctx, [1, HEADS, CONTEXT, WIDTH / HEADS]);
     let (keys, vals) = (cache()?, cache()?);
     let token = Kept::new(ctx, HostTensor::new([1], &[3i32])?)?;
@@ -139,17 +151,20 @@ fn generate(subject: &Subject, ctx: &Context, model: &Gpt, w: &plain::Weights) -
     });
 
     let (mut outputs, mut passes) = (Vec::new(), Vec::new());
-    let before = ctx.stats();
-    let mut planned = before.plans_made;
+    let mut settled = recorder.counts();
     for i in 0..CONTEXT {
         pos.set(i as f64);
         passes.push(ctx.stats().steps);
         outputs.push(step.run(())?);
-        if i == 2 {
-            planned = ctx.stats().plans_made;
+        if i == 1 {
+            settled = recorder.counts();
         }
     }
-    assert_eq!(ctx.stats().plans_made, planned, "positions are no structure");
+    let counts = recorder.counts();
+    assert_eq!(counts.submissions - settled.submissions, CONTEXT as u64 - 2);
+    assert_eq!(counts.plans, settled.plans, "positions are no structure");
+    assert_eq!(counts.uploads, settled.uploads, "the token stays on the device");
+    assert_eq!(counts.downloads, settled.downloads, "nothing is read on the way");
 
     let mut text = vec![3];
     for ((logits, next), pass) in outputs.iter().zip(passes) {

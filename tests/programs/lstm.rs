@@ -1,7 +1,7 @@
 //! Recurrent state that is carried over passes: truncated back-propagation through time.
 
-use wgrad::prelude::*;
 use wgrad::Result;
+use wgrad::prelude::*;
 
 use super::{close, plain, values, weights_close};
 use crate::Subject;
@@ -44,12 +44,15 @@ fn run(subject: &Subject) -> Result<()> {
     let params: ParamSet = lstm.gates.params().into_iter().chain(head.params()).collect();
     let mut opt = Sgd::new(params.clone(), SgdConfig { lr: 0.2, ..Default::default() })?;
     let mut w = values(&params)?;
-    let (mut state, mut want, mut losses) = ([vec![0.0; BATCH * HIDDEN], vec![0.0; BATCH * HIDDEN]], vec![], vec![]);
+    let (mut state, mut want, mut losses) =
+        ([vec![0.0; BATCH * HIDDEN], vec![0.0; BATCH * HIDDEN]], vec![], vec![]);
 
     let (h, c) = (Kept::zeros(&ctx, [BATCH, HIDDEN])?, Kept::zeros(&ctx, [BATCH, HIDDEN])?);
     for window in 0..6 {
-        let (x, y) = (plain::noise(window, BATCH * WINDOW * INPUTS), plain::noise(100 + window, BATCH * WINDOW));
-        let (inputs, targets) = (HostTensor::new([BATCH, WINDOW, INPUTS], &x)?, HostTensor::new([BATCH, WINDOW, 1], &y)?);
+        let (x, y) =
+            (plain::noise(window, BATCH * WINDOW * INPUTS), plain::noise(100 + window, BATCH * WINDOW));
+        let (inputs, targets) =
+            (HostTensor::new([BATCH, WINDOW, INPUTS], &x)?, HostTensor::new([BATCH, WINDOW, 1], &y)?);
 
         let loss = ctx.pass(|p| {
             let (y, h1, c1) = lstm.forward(p.input(&inputs)?, h.t(), c.t());

@@ -23,11 +23,19 @@ fn digits(seed: u64, count: usize) -> Result<Digits> {
         (127.5 + 80.0 * pattern + 40.0 * noise) as u8
     };
     let images: Vec<u8> = noise.iter().enumerate().map(pixel).collect();
-    Ok(Digits { images: HostTensor::new([count, 8, 8], &images)?, labels: HostTensor::new([count], &labels)? })
+    Ok(Digits {
+        images: HostTensor::new([count, 8, 8], &images)?,
+        labels: HostTensor::new([count], &labels)?,
+    })
 }
 
 /// The program: losses, and how many test images are classified right.
-fn program(ctx: &Context, model: &Mlp, train: &Loader<Digits>, test: &Loader<Digits>) -> Result<(Vec<f64>, f64)> {
+fn program(
+    ctx: &Context,
+    model: &Mlp,
+    train: &Loader<Digits>,
+    test: &Loader<Digits>,
+) -> Result<(Vec<f64>, f64)> {
     let mut opt = AdamW::new(model.params(), AdamWConfig::default())?;
     let schedule = Cosine::new(2e-2, u64::from(EPOCHS) * train.batches() as u64);
     let mut losses = Vec::new();

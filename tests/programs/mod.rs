@@ -43,7 +43,10 @@ pub(crate) fn close(subject: &Subject, what: &str, got: &[f64], want: &[f64], to
     let scale = want.iter().fold(0.0f64, |s, w| s.max(w.abs())).max(1e-30);
     for (i, (got, want)) in got.iter().zip(want).enumerate() {
         let distance = (got - want).abs() / scale;
-        assert!(distance <= tolerance, "{what}[{i}]: {got}, expected {want} (distance {distance:.2e}, allowed {tolerance:.0e})");
+        assert!(
+            distance <= tolerance,
+            "{what}[{i}]: {got}, expected {want} (distance {distance:.2e}, allowed {tolerance:.0e})"
+        );
     }
 }
 

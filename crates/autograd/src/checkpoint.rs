@@ -69,6 +69,7 @@ impl Replay {
                 taken: node.taken,
                 ran: false,
                 custom: node.custom.clone(),
+                rule: node.rule.clone(),
                 grad: node.grad,
                 checkpoint: 0,
                 at: node.at,

@@ -208,6 +208,7 @@ pub(crate) fn node(op: Op, inputs: SmallVec<[ValueKey; 4]>, source: Source, grad
         taken: None,
         ran: false,
         custom: None,
+        rule: None,
         grad,
         checkpoint: 0,
         at,

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use wgrad_graph::{Backend, BufferId, Error, HostTensor, Op, Out, Result, Ticket};
 
 use crate::custom::Entry;
+use crate::custom_gradient::Rule;
 use crate::deferred::Cell as DeferredCell;
 use crate::flight::Failure;
 use crate::pass::OpenPass;
@@ -119,11 +120,20 @@ pub(crate) struct PassNode {
     /// Whether a submission has computed the node, be it only on the way to another.
     pub(crate) ran: bool,
     pub(crate) custom: Option<Arc<Entry>>,
+    /// A gradient rule of the user's, in place of that of the operation.
+    pub(crate) rule: Option<Arc<Rule>>,
     /// Whether gradients flow through the node.
     pub(crate) grad: bool,
     /// The checkpoint segment that the node was recorded in; 0 is none.
     pub(crate) checkpoint: u32,
     pub(crate) at: At,
+}
+
+impl PassNode {
+    /// The values to which the node passes gradients on.
+    pub(crate) fn edges(&self) -> &SmallVec<[ValueKey; 4]> {
+        self.rule.as_ref().map_or(&self.inputs, |rule| &rule.through)
+    }
 }
 
 /// A value of a pass: an output of a node, seen through one handle.

@@ -115,7 +115,7 @@ impl Walk {
             if value.stop || !node.grad || std::mem::replace(&mut on_way[value.node as usize], true) {
                 continue;
             }
-            todo.extend(&node.inputs);
+            todo.extend(node.edges());
         }
         let params = one_version_each(pool, found, &trainable, at, wanted.is_none())?;
         let nodes: Vec<u32> = (0..on_way.len() as u32).filter(|i| on_way[*i as usize]).collect();
@@ -131,7 +131,7 @@ impl Walk {
                 needs.get(k).copied().unwrap_or(false)
                     || !value.stop && needs.get(&pool.out(*k).key).copied().unwrap_or(false)
             };
-            if node.inputs.iter().any(through) {
+            if node.edges().iter().any(through) {
                 needs.extend(node.outs.iter().filter(|o| o.out.dtype.is_float()).map(|o| (o.key, true)));
             }
         }
@@ -175,18 +175,18 @@ impl Walk {
     /// One node's rule.
     fn step(&mut self, index: u32, grads: &mut HashMap<ValueKey, Tensor>) -> Result<()> {
         let pass = self.pass;
-        let (op, inputs, outs, at, checkpoint, custom, len) = {
+        let (op, inputs, outs, at, checkpoint, (custom, rule), len) = {
             let mut state = table::lock(pass.context)?;
             let pool = record::current(&mut state, pass)?;
             let node = &pool.nodes[index as usize];
             let outs: SmallVec<[(ValueKey, Out); 1]> = node.outs.iter().map(|o| (o.key, o.out)).collect();
             (
                 node.op,
-                node.inputs.clone(),
+                node.edges().clone(),
                 outs,
                 node.at,
                 node.checkpoint,
-                node.custom.clone(),
+                (node.custom.clone(), node.rule.clone()),
                 pool.nodes.len(),
             )
         };
@@ -209,19 +209,24 @@ impl Walk {
         let handle = |k: &ValueKey| Tensor::of_pass(pass, *k, at);
         let x: SmallVec<[Tensor; 4]> = site_inputs.iter().map(handle).collect();
         let out: SmallVec<[Tensor; 1]> = site_outs.iter().map(handle).collect();
-        let dx: SmallVec<[Option<Tensor>; 4]> = match custom {
-            Some(custom) => {
+        let dx: SmallVec<[Option<Tensor>; 4]> = match (rule, custom) {
+            (None, None) => {
+                let site = Site { op, x: &x, out: &out, dout: &douts, needs: &needs };
+                rules::gradient(&site).map_err(|e| e.at(at))?
+            }
+            (rule, custom) => {
                 let fill = |(d, (_, out)): (&Option<Tensor>, &(ValueKey, Out))| match d {
                     Some(d) => Ok(*d),
                     None => zeros(pass, *out, at),
                 };
                 let douts = douts.iter().zip(&outs).map(fill).collect::<Result<Vec<_>>>()?;
                 let site = CustomGradient { inputs: &x, outs: &out, douts: &douts };
-                custom.gradient(&site).map_err(|e| e.at(at))?.into()
-            }
-            None => {
-                let site = Site { op, x: &x, out: &out, dout: &douts, needs: &needs };
-                rules::gradient(&site).map_err(|e| e.at(at))?
+                let dx = match (rule, custom) {
+                    (Some(rule), _) => rule.gradient(&site),
+                    (None, Some(custom)) => custom.gradient(&site),
+                    (None, None) => unreachable!("matched above"),
+                };
+                dx.map_err(|e| e.at(at))?.into()
             }
         };
         self.blame(len, at)?;

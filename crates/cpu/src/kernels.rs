@@ -49,6 +49,7 @@ pub(crate) enum Same {
     Neither,
     X,
     W,
+    Both,
 }
 
 #[inline(always)]
@@ -56,6 +57,7 @@ fn map2_same<A: Copy, Y>(same: Same, x: &[A], w: &[A], y: &mut [Y], f: impl Fn(A
     match (same, x.first(), w.first()) {
         (Same::X, Some(&x), _) => map(w, y, |w| f(x, w)),
         (Same::W, _, Some(&w)) => map(x, y, |x| f(x, w)),
+        (Same::Both, Some(&x), Some(&w)) => y.iter_mut().for_each(|y| *y = f(x, w)),
         _ => map2(x, w, y, f),
     }
 }
@@ -144,6 +146,12 @@ vectorised! {
             }
         }
     }
+}
+
+/// Whether [`binary`] looks at one element alone of an operand that is one number throughout.
+pub(crate) fn takes_same(op: Binary, dtype: DType) -> bool {
+    use Binary::{Add, Div, Maximum, Minimum, Mul, Sub};
+    dtype == DType::F32 && matches!(op, Add | Sub | Mul | Div | Maximum | Minimum)
 }
 
 /// `y = op(x, w)`.

@@ -79,6 +79,8 @@ pub(crate) struct Machine<'m, 'c> {
     chunks: &'m mut [Chunk<'c>],
     slots: Vec<Block>,
     at: Vec<At>,
+    /// Which blocks are one number throughout.
+    same: Vec<bool>,
     /// Whether an operand is also an output.
     in_place: bool,
 }
@@ -119,7 +121,8 @@ impl<'m, 'c> Machine<'m, 'c> {
             }
         }
         let in_place = env.operands.iter().any(|o| matches!(o, Operand::Output(_)));
-        Machine { program, env, chunks, slots, at: vec![At::Slot(0); program.instrs.len()], in_place }
+        let count = program.instrs.len();
+        Machine { program, env, chunks, slots, at: vec![At::Slot(0); count], same: vec![false; count], in_place }
     }
 
     /// The block of instruction `id`, `len` elements.
@@ -144,6 +147,7 @@ impl<'m, 'c> Machine<'m, 'c> {
         for id in 0..self.program.instrs.len() {
             if let Place::Uniform(slot) = self.program.instrs[id].place {
                 self.compute(id, 0, len, At::Slot(slot));
+                self.same[id] = true;
             }
         }
     }
@@ -199,6 +203,21 @@ impl<'m, 'c> Machine<'m, 'c> {
         {
             self.at[id] = At::Operand(*operand, start * instr.dtype.bytes());
             return;
+        }
+        if let Code::Load { operand, access } = &instr.code
+            && access.class == Class::Walk
+            && instr.thin
+            && let At::Slot(slot) = to
+        {
+            self.same[id] = access.still(n) >= len;
+            if self.same[id] {
+                let size = instr.dtype.bytes();
+                let mut block = std::mem::take(&mut self.slots[slot]);
+                self.load(*operand, access, instr.dtype, n, 1, &mut block.bytes_mut()[..size]);
+                self.slots[slot] = block;
+                self.at[id] = to;
+                return;
+            }
         }
         let bytes = len * instr.dtype.bytes();
         match to {
@@ -270,11 +289,11 @@ impl<'m, 'c> Machine<'m, 'c> {
             }
             Code::Binary { op, x, w } => {
                 let dtype = program.instrs[*x].dtype;
-                let uniform = |id: InstrId| matches!(program.instrs[id].place, Place::Uniform(_));
-                let same = match (uniform(*x), uniform(*w)) {
+                let same = match (self.same[*x], self.same[*w]) {
                     (false, true) => Same::W,
                     (true, false) => Same::X,
-                    _ => Same::Neither,
+                    (true, true) => Same::Both,
+                    (false, false) => Same::Neither,
                 };
                 kernels::binary(*op, dtype, same, self.get(*x, len), self.get(*w, len), out);
             }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use wgrad_graph::{Binary, Body, DType, Expr, ExprId, Store, Unary};
 
+use crate::kernels;
 use crate::access::{Access, Class, Turned};
 
 /// Elements of a block.
@@ -48,6 +49,8 @@ pub(crate) struct Instr {
     pub(crate) code: Code,
     pub(crate) dtype: DType,
     pub(crate) place: Place,
+    /// Whether all that read the block need one element of it where it is one number throughout.
+    pub(crate) thin: bool,
 }
 
 impl Instr {
@@ -120,7 +123,7 @@ impl Program {
         for (id, (expr, dtype)) in body.exprs.iter().enumerate().filter(|(id, _)| needed[*id]) {
             let code = code(expr, body, space, &ids);
             ids.insert(id as ExprId, instrs.len());
-            instrs.push(Instr { code, dtype: *dtype, place: Place::Slot(0) });
+            instrs.push(Instr { code, dtype: *dtype, place: Place::Slot(0), thin: true });
         }
         let targets: Vec<Target> = targets
             .into_iter()
@@ -239,6 +242,14 @@ fn place(instrs: &mut [Instr], roots: &[InstrId], targets: &[Target]) -> (usize,
         instr.reads().into_iter().flatten().for_each(|x| last_use[x] = i);
     }
     roots.iter().chain(targets.iter().map(|t| &t.from)).for_each(|x| last_use[*x] = usize::MAX);
+    for i in 0..instrs.len() {
+        let fine = match instrs[i].code {
+            Code::Binary { op, x, .. } => kernels::takes_same(op, instrs[x].dtype),
+            _ => false,
+        };
+        instrs[i].reads().into_iter().flatten().for_each(|x| instrs[x].thin &= fine);
+    }
+    roots.iter().chain(targets.iter().map(|t| &t.from)).for_each(|x| instrs[*x].thin = false);
     let mut uniform = vec![false; instrs.len()];
     let mut slots = 0;
     let mut free: Vec<usize> = Vec::new();

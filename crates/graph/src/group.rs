@@ -87,6 +87,7 @@ pub struct Body {
 }
 
 /// One scalar computation at one point of the space.
+#[expect(missing_docs, reason = "each variant's sentence names its fields")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Expr {
     /// Element of an operand; 0 where the index has none.

@@ -35,5 +35,5 @@ pub use op::{Binary, Op, Perm, Reduce, Steps, Unary};
 pub use plan::{Home, Leaf, LeafKind, Loc, Options, Output, Plan, Slot, Step};
 pub use planner::{Root, plan};
 pub use program::{Segment, Source, segments};
-pub use rows::{Domain, Row, Slope};
+pub use rows::{BinaryRow, Domain, Row, Slope, UnaryRow};
 pub use shape::{Axes, MAX_RANK, Shape};

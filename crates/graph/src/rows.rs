@@ -195,7 +195,7 @@ impl Unary {
             Cos     => float1("cos", "wg_cos(x)", f64::cos, || vec![-un(Sin, X)], ANY, 2e-6),
             Tanh    => float1("tanh", "wg_tanh(x)", f64::tanh, || vec![1.0 - Y * Y], ANY, 2e-6),
             Sigmoid => float1("sigmoid", "wg_sigmoid(x)", |x| 1.0 / (1.0 + (-x).exp()), || vec![Y * (1.0 - Y)], ANY, 2e-6),
-            Relu    => both1("relu", ["select(x, 0.0, x <= 0.0)", "wg_irelu(x)"], |x| if x <= 0.0 { 0.0 } else { x }, |x| x.max(0), || vec![cond(bin(Binary::Le, Y, 0.0), 0.0, 1.0)]),
+            Relu    => both1("relu", ["wg_relu(x)", "wg_irelu(x)"], |x| if x <= 0.0 { 0.0 } else { x }, |x| x.max(0), || vec![cond(bin(Binary::Le, Y, 0.0), 0.0, 1.0)]),
             Erf     => float1("erf", "wg_erf(x)", erf, || vec![std::f64::consts::FRAC_2_SQRT_PI * un(Exp, -(X * X))], ANY, 2e-6),
             Floor   => both1("floor", ["floor(x)", "x"], f64::floor, |x| x, || vec![Num(0.0)]),
             Ceil    => both1("ceil", ["ceil(x)", "x"], f64::ceil, |x| x, || vec![Num(0.0)]),
@@ -236,6 +236,7 @@ fn erf(x: f64) -> f64 {
     (1.0 - complement).copysign(x)
 }
 
+#[expect(clippy::too_many_arguments, reason = "the fields of a row, in order")]
 const fn binary(
     name: &'static str,
     wgsl: [&'static str; 2],
@@ -271,7 +272,7 @@ impl Binary {
         use Slope::{Num, W, X, Y};
         fn t(b: bool) -> f64 { f64::from(u8::from(b)) }
         fn half(ahead: Binary) -> Vec<Slope> {
-            let part = |a: Slope, b: Slope| cond(bin(ahead, a.clone(), b.clone()), 1.0, cond(bin(Binary::Eq, a, b), 0.5, 0.0));
+            let part = |a: Slope, b: Slope| cond(bin(ahead, a.clone(), b.clone()), 1.0, cond(bin(Eq, a, b), 0.5, 0.0));
             vec![part(X, W), part(W, X)]
         }
         match self {

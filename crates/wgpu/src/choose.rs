@@ -11,7 +11,8 @@ pub(crate) fn software(caps: &Caps) -> bool {
 /// Invocations in a workgroup of kernels without workgroup memory.
 pub(crate) fn pointwise_workgroup(caps: &Caps) -> u32 {
     // 256 hides latency on GPUs; on CPUs a workgroup is the unit of threading, and small ones spread.
-    let wanted = if software(caps) { 64 } else { 256 };
+    let e = |n: &str, d: u32| std::env::var(n).ok().and_then(|v| v.parse().ok()).unwrap_or(d);
+    let wanted = if software(caps) { e("WG_WG", 64) } else { 256 };
     wanted.min(caps.max_invocations)
 }
 
@@ -19,6 +20,7 @@ pub(crate) fn pointwise_workgroup(caps: &Caps) -> u32 {
 pub(crate) fn quads(points: usize, exprs: usize, _caps: &Caps) -> bool {
     // Below 16384 points the device is not filled, and fewer invocations finish later. The body is
     // printed four times: past 96 expressions the text costs more compile time than it saves.
+    if std::env::var("WG_NOQ").is_ok() { return false; }
     points >= 16384 && exprs <= 96
 }
 
@@ -68,28 +70,30 @@ pub(crate) fn lanes(
         let wanted = (2048 / results.max(1)).clamp(1, length / 64) as u32;
         return Lanes { x: 1, y: wg, inner: true, splits: wanted.div_ceil(wg), tree: false };
     }
-    // An H200 holds 270,000 invocations; 1056 workgroups of 256 are four waves of 132 x 2.
+    // An H200 holds 1056 workgroups of 256 at once.
     const FULL: usize = 1056;
+    let wide = wg.min(32);
     if rows {
         // Short rows: one invocation each, the caches turn its stride into whole lines.
-        if length <= 8 || (length <= 32 && results >= 256 * FULL) {
+        if length <= 8 || (length <= 32 && results >= wg as usize * FULL) {
             return serial(wg);
         }
-        let y = if length <= 256 { 32.min(wg) } else { wg };
+        // As few lanes as fill the device: every lane takes more steps, and the tree is small.
+        let mut y = wide;
+        while y < wg && (results * y as usize) < wg as usize * FULL && length >= 8 * y as usize {
+            y *= 2;
+        }
         let x = wg / y;
-        let groups = results.div_ceil(x as usize);
         // A lane keeps at least 8 steps; less, and the second launch costs more than it frees.
-        let splits = split(groups, length, 8 * y as usize, FULL);
+        let splits = split(results.div_ceil(x as usize), length, 8 * y as usize, FULL);
         return Lanes { x, y, inner: true, splits, tree: true };
     }
-    if results >= 64 * FULL || length <= 16 {
+    if results >= wg as usize * FULL || length <= 16 {
         return serial(wg);
     }
     // 32 neighbours read a whole line together.
-    let x = 32.min(wg);
-    let y = wg / x;
-    let groups = results.div_ceil(x as usize);
-    let splits = split(groups, length, 8 * y as usize, FULL);
+    let (x, y) = (wide, wg / wide);
+    let splits = split(results.div_ceil(x as usize), length, 8 * y as usize, FULL);
     Lanes { x, y, inner: false, splits, tree: true }
 }
 
@@ -158,7 +162,8 @@ pub(crate) fn product(batch: usize, m: usize, n: usize, k: usize, caps: &Caps) -
         return if n < 4 {
             Product::Dot
         } else {
-            Product::Direct { rows: if m >= 4 { 4 } else { m as u32 }, vectors: if n >= 8 { 2 } else { 1 } }
+            let e = |n: &str, d: u32| std::env::var(n).ok().and_then(|v| v.parse().ok()).unwrap_or(d);
+            Product::Direct { rows: if m >= 4 { e("WG_ROWS", 4) } else { m as u32 }, vectors: if n >= 8 { e("WG_VEC", 2) } else { 1 } }
         };
     }
     // Memory bound: every element of the matrix is used once or twice.
@@ -167,14 +172,33 @@ pub(crate) fn product(batch: usize, m: usize, n: usize, k: usize, caps: &Caps) -
     }
     let large = Tile { bm: 128, bn: 128, bk: 16, tm: 8, tn: 8, splits: 1 };
     let small = Tile { bm: 64, bn: 64, bk: 16, tm: 8, tn: 4, splits: 1 };
-    let groups = |t: &Tile| batch * m.div_ceil(t.bm as usize) * n.div_ceil(t.bn as usize);
-    // One large tile keeps a multiprocessor busy; an H200 has 132. Fewer, and small tiles spread better.
-    let tile = if groups(&large) >= 132 { large } else { small };
-    let groups = groups(&tile);
-    // Too few tiles for the device: K is cut, 64 steps of it at least, so that the second launch and its
-    // planes cost less than the idle multiprocessors.
-    let room = (caps.max_workgroups as usize / batch).min(64);
-    let splits = if groups >= 132 { 1 } else { (264 / groups).min(k / 64).clamp(1, room) };
-    let chunk = k.div_ceil(splits).next_multiple_of(tile.bk as usize);
-    Product::Tile(Tile { splits: k.div_ceil(chunk) as u32, ..tile })
+    let room = (caps.max_workgroups as usize / batch).min(k.div_ceil(64)).min(32).max(1);
+    let cut = |tile: Tile, splits: usize| {
+        let chunk = k.div_ceil(splits).next_multiple_of(tile.bk as usize);
+        Tile { splits: k.div_ceil(chunk) as u32, ..tile }
+    };
+    let all = [large, small].into_iter().flat_map(|t| (1..=room).map(move |s| cut(t, s)));
+    let best = all.min_by(|a, b| tile_ns(batch, m, n, k, a).total_cmp(&tile_ns(batch, m, n, k, b)));
+    Product::Tile(best.unwrap_or(large))
+}
+
+/// Nanoseconds that a tiling takes on a GPU like the H200 (132 multiprocessors): a model that ranks
+/// tilings, fitted to figures of our kernels there.
+fn tile_ns(batch: usize, m: usize, n: usize, k: usize, tile: &Tile) -> f64 {
+    const MULTIPROCESSORS: usize = 132;
+    // Operations a nanosecond of one multiprocessor: 45 TFLOP/s over 132. A small tile reads more of
+    // workgroup memory a product. `alone`: workgroups that a multiprocessor needs to be busy.
+    let (rate, alone) = if tile.bm >= 128 { (341.0, 1.7) } else { (270.0, 3.0) };
+    let groups = batch * m.div_ceil(tile.bm as usize) * n.div_ceil(tile.bn as usize);
+    let groups = groups * tile.splits as usize;
+    let waves = (groups.div_ceil(MULTIPROCESSORS) as f64).max(alone);
+    let steps = k.div_ceil(tile.splits as usize).next_multiple_of(tile.bk as usize);
+    let work = 2.0 * f64::from(tile.bm * tile.bn) * steps as f64 / rate;
+    // The second launch: 5 us, and the planes written and read at 3 bytes a picosecond.
+    let planes = if tile.splits == 1 {
+        0.0
+    } else {
+        5000.0 + (batch * m * n) as f64 * 8.0 * f64::from(tile.splits) / 3000.0
+    };
+    waves * work + planes
 }

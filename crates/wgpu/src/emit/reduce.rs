@@ -8,6 +8,7 @@ use wgrad_graph::{Acc, AccKind, DType, ErrorKind, Expr, ExprId, Index, IndexId, 
 use super::body::{Printer, Space, reach};
 use super::index::{Along, along};
 use super::kernel::{Cx, Kernel, Touch, packed, recast, wgsl_type};
+use super::pointwise::XYZW;
 use super::{arithmetic, fold, points};
 use crate::choose::{self, Lanes};
 use crate::launch::{Launch, Lowered};
@@ -135,6 +136,17 @@ impl States {
     }
 }
 
+/// Four steps at once, so that four loads are under way: drivers do not unroll loops of unknown length.
+/// A long text is left alone.
+fn unrolled(point: &str) -> String {
+    if point.len() > 1500 {
+        return String::new();
+    }
+    let step = |n: u32| format!("{{\nlet r = next + {n}u * step;\n{point}}}\n");
+    let steps: String = (0..4).map(step).collect();
+    format!("for (; next + 3u * step < end; next += 4u * step) {{\n{steps}}}\n")
+}
+
 pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     let group = &*cx.step.group;
     let results = points("reduce", group.outer())?;
@@ -218,18 +230,20 @@ impl<'a> Reduction<'a> {
         loads
     }
 
-    /// Whether neighbours in memory belong to one reduction.
+    /// Whether neighbours in memory belong to one reduction: as the load that reaches most elements
+    /// has it.
     fn rows(&self) -> bool {
-        let outer = self.outer();
-        let unit = |id: IndexId, axis: Option<usize>| {
+        let dims = &self.cx.step.group.dims;
+        let reached = |id: IndexId| -> usize {
             let view = &self.index(id).views[0];
-            axis.and_then(|a| view.strides.get(a)) == Some(&1)
+            dims.iter().zip(&view.strides).filter(|(_, s)| **s != 0).map(|(d, _)| *d).product()
         };
-        let last = self.cx.step.group.dims.len().checked_sub(1);
-        let loads = self.moving_loads();
-        let rows = loads.iter().any(|(_, i)| unit(*i, last));
-        let columns = loads.iter().any(|(_, i)| unit(*i, outer.checked_sub(1)));
-        rows || !columns
+        let Some((_, largest)) = self.moving_loads().into_iter().max_by_key(|(_, i)| reached(*i)) else {
+            return true;
+        };
+        let strides = &self.index(largest).views[0].strides;
+        let unit = |axes: std::ops::Range<usize>| axes.into_iter().any(|a| strides[a] == 1 && dims[a] > 1);
+        unit(self.outer()..dims.len()) || !unit(0..self.outer())
     }
 
     fn quad_rows(&self) -> bool {
@@ -410,6 +424,7 @@ impl<'a> Reduction<'a> {
             ("start", &start),
             ("outer", outer),
             ("block", &block),
+            ("unrolled", &unrolled(point)),
             ("point", point),
             ("fold", &self.states.merge("a", |a, f| format!("g{a}{f}"))),
             ("tree", &self.states.tree(lanes)),
@@ -496,11 +511,9 @@ impl<'a> Reduction<'a> {
             }
         }
         let mut out = base.out;
-        for lane in 0..lanes {
-            let ready: HashMap<_, _> = vectors
-                .iter()
-                .map(|(key, v)| (*key, format!("{v}.{}", ["x", "y", "z", "w"][lane])))
-                .collect();
+        for (lane, component) in XYZW.iter().enumerate().take(lanes) {
+            let ready: HashMap<_, _> =
+                vectors.iter().map(|(key, v)| (*key, format!("{v}.{component}"))).collect();
             let mut here = coords.clone();
             let mut turn = String::new();
             if quads {
