@@ -151,10 +151,10 @@ pub(crate) fn backward(w: &Weights, trace: &Trace, dlogits: &[f64]) -> Weights {
             let d = &dmixed[row * WIDTH + h * HEAD..][..HEAD];
             let mut dp = vec![0.0; length];
             for j in 0..length {
-                for k in 0..HEAD {
+                for (k, d) in d.iter().enumerate() {
                     let v = at(b * length + j, 2, h, k);
-                    dp[j] += d[k] * trace.qkv[v];
-                    dqkv[v] += d[k] * p[j];
+                    dp[j] += d * trace.qkv[v];
+                    dqkv[v] += d * p[j];
                 }
             }
             let along: f64 = zip(p, &dp, |p, d| p * d).iter().sum();

@@ -83,6 +83,22 @@ impl StepOutputs for Tensor {
 /// What a captured step gives for one of its outputs.
 type Number32 = Deferred<f32>;
 
+impl StepInputs for () {
+    type Tensors = ();
+    fn hosts(&self) -> Vec<HostTensor> {
+        Vec::new()
+    }
+    fn tensors(_: &[Tensor]) {}
+}
+
+impl StepOutputs for () {
+    type Deferred = ();
+    fn tensors(&self) -> Vec<Tensor> {
+        Vec::new()
+    }
+    fn deferred(_: Vec<Deferred<f32>>) {}
+}
+
 macro_rules! step_tuples {
     ($(($($name:ident $i:tt),*))*) => {$(
         impl StepInputs for ($(step_tuples!(@ HostTensor $name),)*) {
@@ -90,8 +106,8 @@ macro_rules! step_tuples {
             fn hosts(&self) -> Vec<HostTensor> {
                 vec![$(self.$i.clone()),*]
             }
-            fn tensors(_values: &[Tensor]) -> Self::Tensors {
-                ($(_values[$i],)*)
+            fn tensors(values: &[Tensor]) -> Self::Tensors {
+                ($(values[$i],)*)
             }
         }
 
@@ -101,15 +117,15 @@ macro_rules! step_tuples {
                 vec![$(self.$i),*]
             }
             fn deferred(values: Vec<Deferred<f32>>) -> Self::Deferred {
-                let mut _values = values.into_iter();
-                ($(step_tuples!(@@ $name _values),)*)
+                let mut values = values.into_iter();
+                ($(step_tuples!(@@ $name values),)*)
             }
         }
     )*};
     (@ $t:tt $name:ident) => { $t };
     (@@ $name:ident $values:ident) => { $values.next().expect("as many tensors were given") };
 }
-step_tuples!(() (A 0) (A 0, B 1) (A 0, B 1, C 2) (A 0, B 1, C 2, D 3));
+step_tuples!((A 0) (A 0, B 1) (A 0, B 1, C 2) (A 0, B 1, C 2, D 3));
 
 /// Where a leaf of a recorded step comes from in the next run.
 enum Leaf {

@@ -17,7 +17,7 @@ use crate::tensor::Tensor;
 type DispatchFn = dyn Fn(&[Out], &Caps) -> [u32; 3] + Send + Sync;
 type CpuFn = dyn Fn(&[&[f64]], &mut [Vec<f64>]) + Send + Sync;
 type ShapeFn = dyn Fn(&[Out]) -> Result<Vec<Out>> + Send + Sync;
-type GradientFn = dyn Fn(&CustomGradient<'_>) -> Result<Vec<Option<Tensor>>> + Send + Sync;
+pub(crate) type GradientFn = dyn Fn(&CustomGradient<'_>) -> Result<Vec<Option<Tensor>>> + Send + Sync;
 
 /// What a recorded call of a custom operation needs.
 pub(crate) struct Entry {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 use wgrad_graph::{Op, Result, bail};
 
-use crate::custom::CustomGradient;
+use crate::custom::{CustomGradient, GradientFn};
 use crate::pass;
 use crate::record;
 use crate::state::{Source, ValueKey};
@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 /// A user's rule: the values that get a gradient, and how.
 pub(crate) struct Rule {
     pub(crate) through: SmallVec<[ValueKey; 4]>,
-    gradient: Box<dyn Fn(&CustomGradient<'_>) -> Result<Vec<Option<Tensor>>> + Send + Sync>,
+    gradient: Box<GradientFn>,
 }
 
 impl Rule {

@@ -333,3 +333,14 @@ fn random_plans() {
         texts(&random(seed));
     }
 }
+
+#[test]
+fn zz_show() {
+    let mut s = Sketch::default();
+    let x = s.x(&[4194304]);
+    let r = s.op(Op::Reduce { kind: Reduce::Sum, axes: Axes::NONE.with(0) }, &[x]);
+    s.roots = vec![r];
+    for l in launches(&s.plan(&software(), true), &software()) {
+        println!("{}\n{:?} {:?}", l.source, l.grid, l.words);
+    }
+}
