@@ -54,7 +54,8 @@ impl Training {
         let model = Mlp::new(&ctx, work.sizes, Rng::seed(1))?;
         let opt = AdamW::new(model.params(), AdamWConfig::default())?;
         let (inputs, classes) = (work.sizes[0], work.sizes[work.sizes.len() - 1]);
-        let images: Vec<f32> = (0..work.batch * inputs).map(|i| (i * 7919 % 1000) as f32 / 1000.0 - 0.5).collect();
+        let images: Vec<f32> =
+            (0..work.batch * inputs).map(|i| (i * 7919 % 1000) as f32 / 1000.0 - 0.5).collect();
         let labels: Vec<i32> = (0..work.batch).map(|i| (i * 31 % classes) as i32).collect();
         let images = HostTensor::new([work.batch, inputs], &images)?;
         let labels = HostTensor::new([work.batch], &labels)?;

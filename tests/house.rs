@@ -110,7 +110,8 @@ fn wgpu_and_unsafe_stay_inside() {
             assert!(inside || this || !names_wgpu, "{}:{} names wgpu", path.display(), number + 1);
             let is_unsafe = ["unsafe {", "unsafe fn", "unsafe impl"].iter().any(|u| code.contains(u));
             if is_unsafe && !this {
-                let folder = path.components().take(2).map(|c| c.as_os_str().to_string_lossy()).collect::<Vec<_>>();
+                let folder =
+                    path.components().take(2).map(|c| c.as_os_str().to_string_lossy()).collect::<Vec<_>>();
                 unsafe_files.entry(folder.join("/")).or_default().insert(path.clone());
             }
         }

@@ -67,7 +67,8 @@ fn main() -> ExitCode {
                 Test::Plain(name, f) => trials.push(trial(format!("{module}::{name}"), f)),
                 Test::Device(name, f) => {
                     for subject in subjects {
-                        trials.push(trial(format!("{module}::{name}::{}", subject.tag()), move || f(subject)));
+                        trials
+                            .push(trial(format!("{module}::{name}::{}", subject.tag()), move || f(subject)));
                     }
                 }
             }

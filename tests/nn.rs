@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use wgrad::nn::{
-    Activation, Adam, AdamConfig, AdamW, AdamWConfig, Cosine, Dropout, Init, Linear, Mlp, Mode, Module, Optimizer,
-    ParamSet, Rng, Schedule, Sequential, Sgd, SgdConfig, save_tensors,
+    Activation, Adam, AdamConfig, AdamW, AdamWConfig, Cosine, Dropout, Init, Linear, Mlp, Mode, Module,
+    Optimizer, ParamSet, Rng, Schedule, Sequential, Sgd, SgdConfig, save_tensors,
 };
 use wgrad::{Context, Error, ErrorKind, HostTensor, Param, Result};
 
@@ -215,9 +215,7 @@ fn dropout_follows_the_mode(subject: &Subject) {
     let ctx = subject.context();
     let mut model = Sequential::new().then(Dropout::new("drop", 0.25)).then(Activation::Relu);
     let ones = HostTensor::new([64, 64], &[1.0f32; 4096]).unwrap();
-    let run = |model: &Sequential| {
-        ctx.pass(|p| model.forward(p.input(&ones)?).to_vec::<f32>()).unwrap()
-    };
+    let run = |model: &Sequential| ctx.pass(|p| model.forward(p.input(&ones)?).to_vec::<f32>()).unwrap();
     let (first, second) = (run(&model), run(&model));
     let zeros = first.iter().filter(|x| **x == 0.0).count();
     assert!(zeros.abs_diff(1024) < 150, "{zeros} of 4096 were dropped");
@@ -234,7 +232,8 @@ struct TestFile(PathBuf);
 impl TestFile {
     fn new() -> TestFile {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("wgrad-{}-{}.safetensors", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name =
+            format!("wgrad-{}-{}.safetensors", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         TestFile(std::env::temp_dir().join(name))
     }
 }

@@ -2,9 +2,11 @@
 //! derivatives, and what plans do not do.
 
 mod losses;
+mod memory;
 mod plans;
 mod recorder;
 mod second;
+mod segments;
 mod steady;
 
 pub(crate) use recorder::Recorder;
@@ -12,5 +14,8 @@ pub(crate) use recorder::Recorder;
 use crate::Test;
 
 pub(crate) fn tests() -> Vec<Test> {
-    [losses::tests(), steady::tests(), second::tests(), plans::tests()].into_iter().flatten().collect()
+    [losses::tests(), steady::tests(), second::tests(), plans::tests(), memory::tests(), segments::tests()]
+        .into_iter()
+        .flatten()
+        .collect()
 }

@@ -435,7 +435,7 @@ impl State {
 }
 
 /// What a leaf of a pool is bound to.
-fn bind(pool: &Pool, node: u32, out: u32) -> Bind {
+pub(crate) fn bind(pool: &Pool, node: u32, out: u32) -> Bind {
     match &pool.nodes[node as usize].source {
         Source::Host(data) => Bind::Host(data.clone()),
         _ => Bind::Lease(leaf_lease(pool, node, out).expect("a leaf is a buffer or host bytes").0),

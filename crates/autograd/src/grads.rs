@@ -119,8 +119,12 @@ impl Grads {
     #[track_caller]
     pub fn clip_global_norm(&self, limit: f64) -> Result<(Grads, Tensor)> {
         if limit.is_nan() || limit <= 0.0 {
-            return Err(Error::new(ErrorKind::Argument, "clip_global_norm", format!("the limit {limit} is not positive"))
-                .at(Location::caller()));
+            return Err(Error::new(
+                ErrorKind::Argument,
+                "clip_global_norm",
+                format!("the limit {limit} is not positive"),
+            )
+            .at(Location::caller()));
         }
         let norm = self.global_norm()?;
         let dtype = norm.try_out()?.dtype;

@@ -98,9 +98,16 @@ fn make(backend: &Arc<dyn Backend>, key: PlanKey, room: &Room) -> Result<Cached>
     tracing::trace!(target: "wgrad::plan", "{plan}");
     // Before the device reserves the workspace: what is refused must hold nothing.
     room.take_plan(&plan)?;
-    let prepared = backend.prepare(&plan)?;
-    let bounds = bounds(&plan);
-    Ok(Cached { ready: Ready { plan, prepared, bounds }, key, used: 0 })
+    Ok(Cached { ready: Ready::new(backend, plan)?, key, used: 0 })
+}
+
+impl Ready {
+    /// Makes a plan ready to run.
+    pub(crate) fn new(backend: &Arc<dyn Backend>, plan: Arc<Plan>) -> Result<Ready> {
+        let prepared = backend.prepare(&plan)?;
+        let bounds = bounds(&plan);
+        Ok(Ready { plan, prepared, bounds })
+    }
 }
 
 fn bounds(plan: &Plan) -> Vec<(usize, usize, NodeId)> {

@@ -12,7 +12,13 @@ pub(crate) fn array(f: &mut fmt::Formatter<'_>, out: Out, elems: &[f64]) -> fmt:
     axis(f, out.shape.dims(), out.dtype, elems, 1)
 }
 
-fn axis(f: &mut fmt::Formatter<'_>, dims: &[usize], dtype: DType, elems: &[f64], depth: usize) -> fmt::Result {
+fn axis(
+    f: &mut fmt::Formatter<'_>,
+    dims: &[usize],
+    dtype: DType,
+    elems: &[f64],
+    depth: usize,
+) -> fmt::Result {
     let Some((n, inner)) = dims.split_first() else {
         return element(f, dtype, elems[0]);
     };

@@ -50,7 +50,8 @@ pub(crate) fn open(state: Box<State>) -> Result<ContextId> {
         None => wgrad_graph::bail!(Limit, "context", "{} contexts are open", CHUNK * CHUNKS),
     };
     drop(free);
-    let chunk = TABLE[index as usize / CHUNK].get_or_init(|| Box::new(std::array::from_fn(|_| Cell::default())));
+    let chunk =
+        TABLE[index as usize / CHUNK].get_or_init(|| Box::new(std::array::from_fn(|_| Cell::default())));
     let cell = &chunk[index as usize % CHUNK];
     *cell.state.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
     Ok(ContextId { cell: index, generation: cell.generation.load(Ordering::Acquire) })

@@ -104,8 +104,7 @@ impl Level {
             if axis.valid.is_empty() {
                 return None;
             }
-            let ends =
-                [axis.valid.start as i64 * axis.stride, (axis.valid.end as i64 - 1) * axis.stride];
+            let ends = [axis.valid.start as i64 * axis.stride, (axis.valid.end as i64 - 1) * axis.stride];
             lo += ends[0].min(ends[1]);
             hi += ends[0].max(ends[1]);
         }

@@ -209,7 +209,9 @@ impl Backend for Cpu {
             }
             match run {
                 Some(run) => {
-                    for (step, flag) in steps[range.clone()].iter().zip(run.run(steps, &mut arena, args.scalars)) {
+                    for (step, flag) in
+                        steps[range.clone()].iter().zip(run.run(steps, &mut arena, args.scalars))
+                    {
                         if let Some(met) = flag.raised() {
                             error.get_or_insert_with(|| step.out_of_range(met));
                         }

@@ -21,9 +21,11 @@ pub(crate) fn run(
         // The outputs are thrown away when the closure panics, so no broken state is seen.
         Some(spec) => match catch_unwind(AssertUnwindSafe(|| (spec.cpu)(ins, &mut outs))) {
             Err(_) => Some("its CPU closure panicked".to_owned()),
-            Ok(()) => outs.iter().zip(&node.outs).find(|(y, out)| y.len() != out.shape.elems()).map(
-                |(y, out)| format!("its CPU closure gave {} elements for an output of {}", y.len(), out.shape),
-            ),
+            Ok(()) => {
+                outs.iter().zip(&node.outs).find(|(y, out)| y.len() != out.shape.elems()).map(|(y, out)| {
+                    format!("its CPU closure gave {} elements for an output of {}", y.len(), out.shape)
+                })
+            }
         },
     };
     if let Some(detail) = failure {

@@ -47,12 +47,10 @@ macro_rules! nums {
                 $mul(self, x)
             }
             #[inline(always)]
-            #[expect(clippy::eq_op, reason = "only NaN differs from itself")]
             fn greater(self, x: $t) -> $t {
                 if x > self || x != x { x } else { self }
             }
             #[inline(always)]
-            #[expect(clippy::eq_op, reason = "only NaN differs from itself")]
             fn smaller(self, x: $t) -> $t {
                 if x < self || x != x { x } else { self }
             }

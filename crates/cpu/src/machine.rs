@@ -122,7 +122,15 @@ impl<'m, 'c> Machine<'m, 'c> {
         }
         let in_place = env.operands.iter().any(|o| matches!(o, Operand::Output(_)));
         let count = program.instrs.len();
-        Machine { program, env, chunks, slots, at: vec![At::Slot(0); count], same: vec![false; count], in_place }
+        Machine {
+            program,
+            env,
+            chunks,
+            slots,
+            at: vec![At::Slot(0); count],
+            same: vec![false; count],
+            in_place,
+        }
     }
 
     /// The block of instruction `id`, `len` elements.
@@ -258,9 +266,7 @@ impl<'m, 'c> Machine<'m, 'c> {
         let scalars = self.env.scalars;
         match &instr.code {
             Code::Load { operand, access } => self.load(*operand, access, dtype, n, len, out),
-            Code::Gather { operand, access, at, stride, size } => {
-                self.gather((*operand, access), *at, (*stride, *size), dtype, n, len, out);
-            }
+            code @ Code::Gather { .. } => self.gather(code, dtype, n, len, out),
             Code::Scalar { scalar } => {
                 let (bytes, size) = kernels::element(scalars[*scalar], dtype);
                 kernels::fill(&bytes[..size], out);
@@ -336,16 +342,10 @@ impl<'m, 'c> Machine<'m, 'c> {
         }
     }
 
-    fn gather(
-        &self,
-        (operand, access): (usize, &Access),
-        at: InstrId,
-        (along, limit): (i64, usize),
-        dtype: DType,
-        n: usize,
-        len: usize,
-        out: &mut [u8],
-    ) {
+    /// Elements of a table at the indices in the block of `at`.
+    fn gather(&self, code: &Code, dtype: DType, n: usize, len: usize, out: &mut [u8]) {
+        let Code::Gather { operand, access, at, stride: along, size: limit } = code else { return };
+        let (operand, at, along, limit) = (*operand, *at, *along, *limit);
         let size = dtype.bytes();
         let (from, base) = self.source(operand);
         let index = self.get(at, len);
@@ -358,7 +358,9 @@ impl<'m, 'c> Machine<'m, 'c> {
                 // Rows of a table: one index for a run of elements.
                 let at = integer(index, index_dtype, pos + j);
                 let same = match stride {
-                    1 => 1 + (j + 1..count).take_while(|j| integer(index, index_dtype, pos + j) == at).count(),
+                    1 => {
+                        1 + (j + 1..count).take_while(|j| integer(index, index_dtype, pos + j) == at).count()
+                    }
                     _ => 1,
                 };
                 let to = &mut out[j * size..(j + same) * size];

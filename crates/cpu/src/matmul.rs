@@ -89,7 +89,9 @@ impl Product {
             unreachable!("factors are never written in place")
         };
         match self.dtype {
-            DType::F64 => self.batches::<f64>(cast_slice(a), cast_slice(b), first, cast_slice_mut(y), parallel),
+            DType::F64 => {
+                self.batches::<f64>(cast_slice(a), cast_slice(b), first, cast_slice_mut(y), parallel);
+            }
             _ => self.batches::<f32>(cast_slice(a), cast_slice(b), first, cast_slice_mut(y), parallel),
         }
     }
@@ -117,7 +119,9 @@ impl Product {
             match (m, n, k) {
                 (_, _, 0) => y.fill(T::default()),
                 (_, _, 1 | 2) => outer(k, n, a, b, y),
-                (1, ..) => dots(k, Mat { rows: b.cols, cols: b.rows, ..b }, a.data, (a.start, a.cols), y, parallel),
+                (1, ..) => {
+                    dots(k, Mat { rows: b.cols, cols: b.rows, ..b }, a.data, (a.start, a.cols), y, parallel);
+                }
                 (_, 1, _) => dots(k, a, b.data, (b.start, b.rows), y, parallel),
                 _ if m * n <= SMALL && a.cols == 1 && b.rows == 1 => {
                     let b: Vec<T> = (0..k * n).map(|i| at(&b, i / n, i % n)).collect();

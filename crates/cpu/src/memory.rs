@@ -104,11 +104,9 @@ impl State {
 
     fn fits(&self, live_bytes: usize) -> Result<()> {
         match self.budget {
-            Some(budget) if live_bytes > budget => bail!(
-                OutOfMemory,
-                "alloc",
-                "needs {live_bytes} bytes in all, the budget is {budget} bytes"
-            ),
+            Some(budget) if live_bytes > budget => {
+                bail!(OutOfMemory, "alloc", "needs {live_bytes} bytes in all, the budget is {budget} bytes")
+            }
             _ => Ok(()),
         }
     }

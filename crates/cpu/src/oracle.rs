@@ -142,7 +142,9 @@ impl Backend for Oracle {
             for v in &node.inputs {
                 match values.get(v) {
                     Some(x) => ins.push(Arc::clone(x)),
-                    None => bail!(Argument, node.op.name(), "operand {v:?} of node %{id} is no leaf of the plan"),
+                    None => {
+                        bail!(Argument, node.op.name(), "operand {v:?} of node %{id} is no leaf of the plan")
+                    }
                 }
             }
             let outs = eval::node(&plan.graph, node, &ins, &mut error);
@@ -209,7 +211,11 @@ pub(crate) fn check_arity(plan: &Plan, args: &Args<'_>) -> Result<()> {
     let given = (args.leaves.len(), args.scalars.len(), args.outputs.len());
     let wanted = (plan.leaves.len(), plan.scalars.len(), plan.outputs.len());
     if given != wanted {
-        bail!(Argument, "submit", "the plan takes {wanted:?} leaves, scalars and outputs, {given:?} were given");
+        bail!(
+            Argument,
+            "submit",
+            "the plan takes {wanted:?} leaves, scalars and outputs, {given:?} were given"
+        );
     }
     Ok(())
 }
@@ -219,7 +225,9 @@ fn check_starts(plan: &Plan, needed: &[bool], values: &HashMap<Val, Arc<Value>>)
     for (node, _) in plan.graph.nodes().iter().zip(needed).filter(|(_, needed)| **needed) {
         let (axis, whole, part, start) = match node.op {
             Op::SliceAt { axis } => (axis, node.inputs[0], node.outs[0], node.inputs[1]),
-            Op::SliceAssignAt { axis } => (axis, node.inputs[0], plan.graph.out(node.inputs[1]), node.inputs[2]),
+            Op::SliceAssignAt { axis } => {
+                (axis, node.inputs[0], plan.graph.out(node.inputs[1]), node.inputs[2])
+            }
             _ => continue,
         };
         let (axis, whole) = (usize::from(axis), plan.graph.out(whole));

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use wgrad_graph::{Binary, Body, DType, Expr, ExprId, Store, Unary};
 
-use crate::kernels;
 use crate::access::{Access, Class, Turned};
+use crate::kernels;
 
 /// Elements of a block.
 pub(crate) const BLOCK: usize = 1024;
@@ -162,7 +162,7 @@ impl Program {
     /// Whether each of `rows` equal parts of the positions reads its own part of operand `operand`
     /// alone, whose parts have `width` elements.
     pub(crate) fn is_local(&self, operand: usize, rows: usize, width: usize) -> bool {
-        self.elems % rows == 0
+        self.elems.is_multiple_of(rows)
             && self.instrs.iter().all(|instr| match &instr.code {
                 Code::Load { operand: o, access } if *o == operand => access.is_local(rows, width),
                 Code::Gather { operand: o, .. } => *o != operand,
@@ -220,9 +220,7 @@ fn code(expr: &Expr, body: &Body, space: &Space<'_>, ids: &HashMap<ExprId, Instr
         }
         Expr::Scalar { scalar } => Code::Scalar { scalar: usize::from(scalar) },
         Expr::Coord { index } => Code::Coord { access: access(index) },
-        Expr::Random { index, per_row, scalars } => {
-            Code::Random { access: access(index), per_row, scalars }
-        }
+        Expr::Random { index, per_row, scalars } => Code::Random { access: access(index), per_row, scalars },
         Expr::Valid { index } => Code::Valid { access: access(index) },
         Expr::Unary { op, x } => Code::Unary { op, x: ids[&x] },
         Expr::Binary { op, x, w } => Code::Binary { op, x: ids[&x], w: ids[&w] },

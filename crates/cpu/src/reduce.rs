@@ -77,8 +77,10 @@ impl Reduction {
     pub(crate) fn run_rows(&self, env: Env<'_>, outer: Range<usize>) -> Vec<Block> {
         let chunks = self.chunks();
         let partial = outer.len() * chunks;
-        let mut blocks: Vec<Block> = self.accs.iter().map(|acc| Block::new(partial * Self::size(acc))).collect();
-        let mut extremes: Vec<Vec<f64>> = self.accs.iter().map(|(k, _)| vec![0.0; args(*k, partial)]).collect();
+        let mut blocks: Vec<Block> =
+            self.accs.iter().map(|acc| Block::new(partial * Self::size(acc))).collect();
+        let mut extremes: Vec<Vec<f64>> =
+            self.accs.iter().map(|(k, _)| vec![0.0; args(*k, partial)]).collect();
         let mut accs: Vec<Acc<'_>> = blocks
             .iter_mut()
             .zip(&mut extremes)
@@ -102,7 +104,8 @@ impl Reduction {
         let partial = outer * self.chunks();
         let size = Self::size;
         let mut blocks: Vec<Block> = self.accs.iter().map(|acc| take(partial * size(acc))).collect();
-        let mut extremes: Vec<Vec<f64>> = self.accs.iter().map(|(k, _)| vec![0.0; args(*k, partial)]).collect();
+        let mut extremes: Vec<Vec<f64>> =
+            self.accs.iter().map(|(k, _)| vec![0.0; args(*k, partial)]).collect();
 
         // A unit is what is accumulated at once; units follow each other as their results do.
         let block = if self.width >= WIDE { BLOCK } else { self.width };
@@ -120,8 +123,7 @@ impl Reduction {
             let mut own = Vec::with_capacity(rest.len());
             for (acc, spec) in rest.iter_mut().zip(&self.accs) {
                 let (bytes, after) = std::mem::take(&mut acc.bytes).split_at_mut(elems * size(spec));
-                let (ext, ext_after) =
-                    std::mem::take(&mut acc.extremes).split_at_mut(args(spec.0, elems));
+                let (ext, ext_after) = std::mem::take(&mut acc.extremes).split_at_mut(args(spec.0, elems));
                 *acc = Acc { bytes: after, extremes: ext_after };
                 own.push(Acc { bytes, extremes: ext });
             }
@@ -181,7 +183,8 @@ impl Reduction {
             }
             return;
         }
-        let mut lanes: Vec<Block> = self.accs.iter().map(|(_, d)| Block::new(fold::LANES * d.bytes())).collect();
+        let mut lanes: Vec<Block> =
+            self.accs.iter().map(|(_, d)| Block::new(fold::LANES * d.bytes())).collect();
         for unit in units.clone() {
             let (o, c, to) = (unit / chunks, unit % chunks, unit - units.start);
             let (from, end) = (c * CHUNK, r.min((c + 1) * CHUNK));
@@ -327,15 +330,7 @@ fn start(max: bool, acc: &mut Acc<'_>, to: usize, width: usize) {
 }
 
 /// Takes elements `index, index + 1, ..` of one row (`width` 1), or element `index` of each column.
-fn argument(
-    max: bool,
-    dtype: DType,
-    x: &[u8],
-    index: usize,
-    width: usize,
-    acc: &mut Acc<'_>,
-    to: usize,
-) {
+fn argument(max: bool, dtype: DType, x: &[u8], index: usize, width: usize, acc: &mut Acc<'_>, to: usize) {
     fn go<T: Copy + Into<f64>>(
         x: &[T],
         (max, index, width): (bool, usize, usize),

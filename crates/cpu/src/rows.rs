@@ -54,7 +54,7 @@ fn joins(run: &[Compiled], step: &Compiled, rows: usize) -> bool {
     let whole = step.natural
         && step.turned.is_empty()
         && step.tail.elems > 0
-        && step.tail.elems % rows == 0
+        && step.tail.elems.is_multiple_of(rows)
         && step.tail.targets.iter().all(|t| t.flat && t.access.is_at_origin())
         && step.stores.iter().all(|out| out.shape.elems() == step.tail.elems)
         && step.group.stores.iter().all(|s| s.base.is_none());
@@ -76,7 +76,7 @@ fn joins(run: &[Compiled], step: &Compiled, rows: usize) -> bool {
                 Work::Reduce(reduction) => local(reduction.head()),
                 _ => true,
             };
-            if elems % rows != 0 || !head || !local(&step.tail) {
+            if !elems.is_multiple_of(rows) || !head || !local(&step.tail) {
                 return false;
             }
         }
@@ -196,9 +196,8 @@ impl Run {
             }
             _ => Vec::new(),
         };
-        operands.extend(
-            accs.iter().map(|acc| Operand::Bytes { bytes: acc.bytes(), base: range.start as i64 }),
-        );
+        operands
+            .extend(accs.iter().map(|acc| Operand::Bytes { bytes: acc.bytes(), base: range.start as i64 }));
         let mut chunks: Vec<Chunk<'_>> = rest[..step.writes.len()]
             .iter_mut()
             .map(|o| Chunk { base: (first * o.row_elems) as i64, bytes: &mut *o.bytes })

@@ -118,7 +118,8 @@ impl Scatter {
                         let Some(value) = value else { return };
                         let to = to + (sub + deep) as i64 * to_step;
                         let index = index + deep as i64 * index_step;
-                        let read = |j: usize| integer(at, self.at_dtype, (index + j as i64 * index_step) as usize);
+                        let read =
+                            |j: usize| integer(at, self.at_dtype, (index + j as i64 * index_step) as usize);
                         let inside = |v: i64, j: usize| {
                             let inside = (0..self.size as i64).contains(&v);
                             if let (false, Some(flag)) = (inside, flag) {

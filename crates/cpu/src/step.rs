@@ -63,6 +63,9 @@ pub(crate) enum Work {
     Custom,
 }
 
+/// What writes the outputs, given the operands.
+type Writer<'f> = &'f mut dyn FnMut(&[Operand<'_>], Vec<&mut [u8]>);
+
 /// A step that is ready to run.
 #[derive(Debug)]
 pub(crate) struct Compiled {
@@ -97,12 +100,10 @@ impl Compiled {
         let work = match group.kind {
             Kind::Pointwise => Work::Pointwise,
             Kind::Reduce => Work::Reduce(Reduction::new(group)),
-            Kind::MatMul { a, .. } => {
-                match Product::new(group, operands[usize::from(a.0)].dtype) {
-                    Some(product) => Work::MatMul { product, direct: None },
-                    None => unreachable!("the kind is a product"),
-                }
-            }
+            Kind::MatMul { a, .. } => match Product::new(group, operands[usize::from(a.0)].dtype) {
+                Some(product) => Work::MatMul { product, direct: None },
+                None => unreachable!("the kind is a product"),
+            },
             Kind::ScatterAdd { at, .. } => {
                 match Scatter::new(group, operands[usize::from(at.0)].dtype, stores[0].dtype) {
                     Some(scatter) => Work::Scatter(scatter),
@@ -271,7 +272,9 @@ impl Compiled {
                             let direct = direct.filter(|_| alone);
                             self.matmul(product, direct, spare.as_mut(), &turns, env, outs);
                         }
-                        _ => with_all(env, &turns, &mut |env| tail::run(&self.tail, env, std::mem::take(&mut outs))),
+                        _ => with_all(env, &turns, &mut |env| {
+                            tail::run(&self.tail, env, std::mem::take(&mut outs));
+                        }),
                     }
                 });
                 accs.into_iter().chain(spare).chain(turns).for_each(|block| state.give(block));
@@ -319,7 +322,7 @@ impl Compiled {
         reads: &[usize],
         writes: &[usize],
         copies: &[Option<Block>],
-        f: &mut dyn FnMut(&[Operand<'_>], Vec<&mut [u8]>),
+        f: Writer<'_>,
     ) {
         let mut taken: Vec<Block> = Vec::with_capacity(writes.len());
         for place in writes {
@@ -329,7 +332,8 @@ impl Compiled {
                 Mem::Empty => Block::default(),
             });
         }
-        let operand = |(o, place): (usize, &usize)| match (&copies[o], writes.iter().position(|w| w == place)) {
+        let operand = |(o, place): (usize, &usize)| match (&copies[o], writes.iter().position(|w| w == place))
+        {
             (Some(block), _) => Operand::Bytes { bytes: block.bytes(), base: 0 },
             (None, Some(k)) => Operand::Output(k),
             (None, None) => {
@@ -364,7 +368,8 @@ impl Compiled {
         let (a, b) = (env.operands[product.a.operand], env.operands[product.b.operand]);
         let only = |k: usize| {
             let load = &self.tail.instrs[self.tail.targets[k].from].code;
-            self.tail.targets.len() == 1 && matches!(load, Code::Load { operand, .. } if *operand == env.operands.len())
+            self.tail.targets.len() == 1
+                && matches!(load, Code::Load { operand, .. } if *operand == env.operands.len())
         };
         let done = direct.is_some_and(only);
         let with = |acc: Operand<'_>, f: &mut dyn FnMut(Env<'_>)| {

@@ -10,7 +10,7 @@ use crate::machine::{self, Chunk, Env};
 use crate::program::{BLOCK, Program};
 
 /// Work (instructions times elements) below which one thread is faster than several.
-pub(crate) const PARALLEL_WORK: usize = 1 << 16;
+pub(crate) const PARALLEL_WORK: usize = 1 << 18;
 
 /// A range of the space and the parts of the outputs that it writes.
 pub(crate) type Part<'a> = (Range<usize>, SmallVec<[Chunk<'a>; 2]>);

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use wgrad_graph::{
-    Args, Backend, Binary, DType, Element, Graph, HostTensor, LeafArg, LeafKind, Node, NodeId, Op, Options, Out,
-    Plan, Reduce, Result, Root, Shape, Unary, Val, plan,
+    Args, Backend, Binary, DType, Element, Graph, HostTensor, LeafArg, LeafKind, Node, NodeId, Op, Options,
+    Out, Plan, Reduce, Result, Root, Shape, Unary, Val, plan,
 };
 
 use crate::{Cpu, Oracle};
@@ -191,12 +191,17 @@ impl Sketch {
         let exact = self.run(&oracle, &self.plan(&oracle, &roots, kinds, true)).unwrap();
         for (i, root) in roots.iter().enumerate() {
             let out = self.graph.out(root.val);
-            assert_eq!(y[i], plain[i], "fused and unfused differ: output {i} {:?} {out:?}\n{}", root.val, self.graph);
+            assert_eq!(
+                y[i], plain[i],
+                "fused and unfused differ: output {i} {:?} {out:?}\n{}",
+                root.val, self.graph
+            );
             let got = HostTensor::from_bytes(out.shape, out.dtype, y[i].clone()).unwrap().to_vec::<f64>();
             let stored = oracle.caps().storage(out.dtype);
             let wanted = HostTensor::from_bytes(out.shape, stored, exact[i].clone()).unwrap().to_vec::<f64>();
             for (n, (g, w)) in got.iter().zip(&wanted).enumerate() {
-                let close = g == w || g.is_nan() && w.is_nan() || (g - w).abs() <= tolerance * w.abs().max(1.0);
+                let close =
+                    g == w || g.is_nan() && w.is_nan() || (g - w).abs() <= tolerance * w.abs().max(1.0);
                 assert!(close, "output {i} {:?} {out:?} [{n}]: {g}, not {w}\n{}", root.val, self.graph);
             }
         }

@@ -20,7 +20,9 @@ pub(crate) fn pointwise_workgroup(caps: &Caps) -> u32 {
 pub(crate) fn quads(points: usize, exprs: usize, _caps: &Caps) -> bool {
     // Below 16384 points the device is not filled, and fewer invocations finish later. The body is
     // printed four times: past 96 expressions the text costs more compile time than it saves.
-    if std::env::var("WG_NOQ").is_ok() { return false; }
+    if std::env::var("WG_NOQ").is_ok() {
+        return false;
+    }
     points >= 16384 && exprs <= 96
 }
 
@@ -163,7 +165,10 @@ pub(crate) fn product(batch: usize, m: usize, n: usize, k: usize, caps: &Caps) -
             Product::Dot
         } else {
             let e = |n: &str, d: u32| std::env::var(n).ok().and_then(|v| v.parse().ok()).unwrap_or(d);
-            Product::Direct { rows: if m >= 4 { e("WG_ROWS", 4) } else { m as u32 }, vectors: if n >= 8 { e("WG_VEC", 2) } else { 1 } }
+            Product::Direct {
+                rows: if m >= 4 { e("WG_ROWS", 4) } else { m as u32 },
+                vectors: if n >= 8 { e("WG_VEC", 2) } else { 1 },
+            }
         };
     }
     // Memory bound: every element of the matrix is used once or twice.

@@ -281,7 +281,9 @@ fn reduce(kind: Reduce, out: Out, x: &Value, reduced: impl Fn(usize) -> bool) ->
                 let items = row.iter().map(|i| x[*i]);
                 match kind {
                     Reduce::Sum => items.fold(0, i64::wrapping_add),
-                    Reduce::Prod => items.fold(1, |a: i64, b| super::value::wrap(a.wrapping_mul(b), out.dtype)),
+                    Reduce::Prod => {
+                        items.fold(1, |a: i64, b| super::value::wrap(a.wrapping_mul(b), out.dtype))
+                    }
                     Reduce::Max => items.fold(lowest, i64::max),
                     Reduce::Min => items.fold(highest, i64::min),
                 }

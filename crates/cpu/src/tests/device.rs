@@ -54,7 +54,10 @@ fn a_thousand_steps_leave_memory_as_it_was() {
         s.run(&cpu, &plan).unwrap();
     }
     let last = cpu.memory();
-    assert_eq!((first.pages, first.reserved_bytes, first.peak_bytes), (last.pages, last.reserved_bytes, last.peak_bytes));
+    assert_eq!(
+        (first.pages, first.reserved_bytes, first.peak_bytes),
+        (last.pages, last.reserved_bytes, last.peak_bytes)
+    );
     assert_eq!(last.live_bytes, 0);
     assert_eq!(last.submissions, 1001);
     assert_eq!(last.dispatches, 1001 * plan.steps.len() as u64);

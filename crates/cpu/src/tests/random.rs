@@ -51,7 +51,8 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, exact: bool, below: Below<'_>) -> 
         }
         2..=4 => {
             let steps = [Binary::Add, Binary::Sub, Binary::Maximum, Binary::Lt, Binary::And, Binary::Eq];
-            let smooth = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Maximum, Binary::Minimum, Binary::Add];
+            let smooth =
+                [Binary::Add, Binary::Sub, Binary::Mul, Binary::Maximum, Binary::Minimum, Binary::Add];
             let op = if exact { steps[below(6)] } else { smooth[below(6)] };
             if !op.row().takes(dtype) || op == Binary::Sub && dtype == DType::U32 {
                 return None;
@@ -69,7 +70,7 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, exact: bool, below: Below<'_>) -> 
         7 => {
             let mut shapes = vec![vec![elems], vec![1, elems], vec![elems, 1]];
             for k in [2, 3, 4] {
-                if elems % k == 0 && elems > 0 {
+                if elems.is_multiple_of(k) && elems > 0 {
                     shapes.push(vec![k, elems / k]);
                     shapes.push(vec![elems / k, 1, k]);
                 }
@@ -97,10 +98,10 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, exact: bool, below: Below<'_>) -> 
                 if dims[i] == 0 {
                     continue;
                 }
-                let step = [1, 1, 2, -1, -2][below(5)];
+                let step: i64 = [1, 1, 2, -1, -2][below(5)];
                 let start = below(dims[i]);
                 let room = if step > 0 { dims[i] - 1 - start } else { start };
-                to[i] = 1 + below(room / (step as i64).unsigned_abs() as usize + 1);
+                to[i] = 1 + below(room / step.unsigned_abs() as usize + 1);
                 (steps.start[i], steps.step[i]) = (start as i64, step);
             }
             if below(12) == 0 && rank > 0 {
@@ -198,7 +199,7 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, exact: bool, below: Below<'_>) -> 
 
 fn one(seed: u64) {
     let mut below = rng(seed);
-    let exact = seed % 2 == 0;
+    let exact = seed.is_multiple_of(2);
     let mut s = Sketch::default();
     let mut vals: Vec<Val> = Vec::new();
     for _ in 0..2 + below(3) {

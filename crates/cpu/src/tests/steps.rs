@@ -23,12 +23,17 @@ fn every_elementwise_row_in_every_dtype() {
     for dtype in [DType::F32, DType::F64, DType::I32, DType::U32, DType::U8, DType::Bool] {
         let data = |lo: f64, hi: f64, seed: u64| {
             let mut below = rng(seed);
-            (0..1000).map(|_| lo + (hi - lo) * below(1 << 20) as f64 / f64::from(1 << 20)).collect::<Vec<f64>>()
+            (0..1000)
+                .map(|_| lo + (hi - lo) * below(1 << 20) as f64 / f64::from(1 << 20))
+                .collect::<Vec<f64>>()
         };
         for op in Unary::ALL.into_iter().filter(|op| op.row().takes(dtype)) {
             let mut s = Sketch::default();
             let row = op.row();
-            let x = s.input(&[1000], &data(row.domain.lo, row.domain.hi, 3).iter().map(|x| *x as f32).collect::<Vec<_>>());
+            let x = s.input(
+                &[1000],
+                &data(row.domain.lo, row.domain.hi, 3).iter().map(|x| *x as f32).collect::<Vec<_>>(),
+            );
             let x = s.cast(x, dtype);
             let y = s.un(op, x);
             s.check(&[y], row.tolerance.max(1e-7));
@@ -63,7 +68,18 @@ fn extremes_keep_nan_and_wrap() {
     let top = s.reduce(Reduce::Max, x, &[0]);
     let i = s.input(&[3], &[i32::MIN, i32::MAX, -1]);
     let j = s.input(&[3], &[-1, 1, 0]);
-    let roots = [max, min, pow, nan, relu, to_int, top, s.bin(Binary::Div, i, j), s.bin(Binary::Add, i, j), s.bin(Binary::Rem, i, j)];
+    let roots = [
+        max,
+        min,
+        pow,
+        nan,
+        relu,
+        to_int,
+        top,
+        s.bin(Binary::Div, i, j),
+        s.bin(Binary::Add, i, j),
+        s.bin(Binary::Rem, i, j),
+    ];
     s.check(&roots, 1e-6);
 }
 
@@ -110,7 +126,20 @@ fn reductions_over_nothing_and_of_nothing() {
 
 #[test]
 fn products_do_not_depend_on_layout() {
-    let sizes = [(1, 7, 5), (5, 1, 70), (3, 3, 40), (16, 16, 1500), (15, 17, 1500), (65, 3, 2), (33, 70, 1), (130, 90, 600), (64, 64, 1000), (200, 300, 1100), (300, 1, 2000), (1, 1000, 700)];
+    let sizes = [
+        (1, 7, 5),
+        (5, 1, 70),
+        (3, 3, 40),
+        (16, 16, 1500),
+        (15, 17, 1500),
+        (65, 3, 2),
+        (33, 70, 1),
+        (130, 90, 600),
+        (64, 64, 1000),
+        (200, 300, 1100),
+        (300, 1, 2000),
+        (1, 1000, 700),
+    ];
     for (m, n, k) in sizes {
         let mut s = Sketch::default();
         let (a, b) = (s.x(&[k, m], 1), s.x(&[n, k], 2));
@@ -248,7 +277,8 @@ fn random_words_are_those_of_philox() {
     let mut s = Sketch::default();
     let keys: Vec<Val> = [0.0, 0.0, 0.0, 0.0].map(|x| s.scalar(DType::U32, x)).to_vec();
     let bits = s.to(Op::Random, &keys, &[40, 50]);
-    let part = s.to(Op::Slice(Steps { start: [3, 1, 0, 0, 0, 0, 0, 0], step: [2; MAX_RANK] }), &[bits], &[10, 20]);
+    let part =
+        s.to(Op::Slice(Steps { start: [3, 1, 0, 0, 0, 0, 0, 0], step: [2; MAX_RANK] }), &[bits], &[10, 20]);
     let y = s.check(&[bits, part], 0.0);
     assert_eq!(y[0][..4], 0x6627_e8d5u32.to_le_bytes());
     // Rows 3.. of a batch are rows 0.. of one that starts at row 3.
