@@ -1,8 +1,10 @@
 //! Kernel sources: one WGSL file each, valid on its own. Files of functions are taken from by name;
 //! in the others, regions between `//[ name` and `//]` hold an identity kernel that the printer replaces.
 
-/// Float functions.
+/// Float functions that keep NaN, and pow.
 pub const MATH: &str = include_str!("math.wgsl");
+/// Transcendental functions.
+pub const TRANSCENDENTAL: &str = include_str!("transcendental.wgsl");
 /// Integer functions.
 pub const INTEGER: &str = include_str!("integer.wgsl");
 /// Conversions and the order of arg-reductions.
@@ -21,8 +23,9 @@ pub const MATMUL_TILE: &str = include_str!("matmul_tile.wgsl");
 pub const MATMUL_DIRECT: &str = include_str!("matmul_direct.wgsl");
 
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 9] = [
+pub const ALL: [(&str, &str); 10] = [
     ("math", MATH),
+    ("transcendental", TRANSCENDENTAL),
     ("integer", INTEGER),
     ("cast", CAST),
     ("random", RANDOM),

@@ -31,7 +31,8 @@ fn main(
     let o = slot;
     let y = lane;
     let lead = y == 0u;
-    let first = lane;
+    let first = 0u;
+    let stop = length;
     let step = WG;
     //]
     //[ start
@@ -40,8 +41,8 @@ fn main(
     if (o < results) {
         //[ outer
         //]
-        for (var base = first; base < length; base += 128u * step) {
-            let end = min(base + 128u * step, length);
+        for (var base = first; base < stop; base += 128u * step) {
+            let end = min(base + 128u * step, stop);
             //[ block
             var g0 = 0.0;
             //]
@@ -49,10 +50,12 @@ fn main(
             //[ unrolled
             //]
             for (; next < end; next += step) {
-                let r = next;
-                //[ point
-                g0 += b0[o * length + r];
-                //]
+                let r = next + y;
+                if (r < end) {
+                    //[ point
+                    g0 += b0[o * length + r];
+                    //]
+                }
             }
             //[ fold
             a0 += g0;

@@ -403,7 +403,7 @@ fn mistakes_panic_at_the_callers_line() {
     for (line, error) in errors {
         assert!(error.to_string().contains(&format!("tests/handles/passes.rs:{line}:")), "{line}: {error}");
     }
-    let (line, text) = (line!(), panic_of(|| drop(x + y)));
+    let (line, text) = (line!(), panic_of(|| _ = x + y));
     assert!(text.contains(&format!("tests/handles/passes.rs:{line}:")), "{text}");
     let twin = x.try_add(y).unwrap_err().to_string();
     let words =

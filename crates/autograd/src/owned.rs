@@ -340,10 +340,12 @@ impl Scalar {
         record::number(pass, number, dtype, at)
     }
 
-    /// The number (f32) as a value of the pass that an operation on `like` belongs to.
+    /// The number as a value of the pass that an operation on `like` belongs to: of its dtype where that is
+    /// of floats, else f32.
     #[track_caller]
     pub(crate) fn tensor(&self, like: Tensor) -> Result<Tensor> {
-        self.tensor_as(like, DType::F32)
+        let dtype = like.try_out()?.dtype;
+        self.tensor_as(like, if dtype.is_float() { dtype } else { DType::F32 })
     }
 }
 

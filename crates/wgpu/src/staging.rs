@@ -12,6 +12,12 @@ const IDLE_BYTES: u64 = 256 << 20;
 /// Smallest buffer made.
 const LEAST_BYTES: u64 = 64 << 10;
 
+/// Buffers made at once, so that a loop has its whole ring from its first step on: one for each
+/// submission that a context lets be in flight, one being filled, one on its way back.
+const RING: usize = 6;
+/// Largest buffers that are made as a ring.
+const RING_BYTES: u64 = 1 << 20;
+
 /// Idle staging buffers of one direction.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -41,14 +47,20 @@ impl Pool {
         let size =
             if bytes <= 32 << 20 { bytes.next_power_of_two() } else { bytes.next_multiple_of(4 << 20) };
         let size = size.min(core.max_buffer_bytes / 8 * 8).max(bytes);
-        core.faults.scoped(&core.device, "staging", || {
+        let make = || {
             core.device.create_buffer(&wgpu::BufferDescriptor {
                 label: None,
                 size,
                 usage: self.usage,
                 mapped_at_creation: self.usage.contains(wgpu::BufferUsages::MAP_WRITE),
             })
-        })
+        };
+        let count = if size <= RING_BYTES { RING } else { 1 };
+        let mut made: Vec<_> =
+            core.faults.scoped(&core.device, "staging", || (0..count).map(|_| make()).collect())?;
+        let buffer = made.pop().expect("at least one was made");
+        lock(&self.idle).extend(made);
+        Ok(buffer)
     }
 
     /// Takes a buffer back, in the state in which `take` gives it.

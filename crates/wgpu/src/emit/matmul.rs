@@ -1,6 +1,8 @@
 //! Matrix products: tiles in workgroup memory, tiles straight from storage, or a plain reduction for
 //! vectors. Large K over few results is cut; the sums meet in a second launch.
 
+mod staging;
+
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -9,6 +11,8 @@ use wgrad_graph::{Acc, AccKind, Binary, DType, Expr, Group, IndexId, Kind, Reduc
 use super::kernel::{Cx, Kernel, Touch};
 use super::pointwise::{self, Planes, Points, Site, XYZW};
 use super::{points, reduce};
+use staging::{Fragments, Staging, multiply};
+
 use crate::choose::{self, Product, Tile};
 use crate::launch::{Launch, Lowered};
 
@@ -16,7 +20,6 @@ use crate::launch::{Launch, Lowered};
 struct Side {
     name: &'static str,
     operand: u16,
-    index: IndexId,
     batch: Vec<i64>,
     mn: i64,
     k: i64,
@@ -89,12 +92,11 @@ fn sides(cx: Cx<'_>, a: (u16, IndexId), b: (u16, IndexId), sizes: Sizes) -> [Sid
         let (mn, k) = (view.strides[axis], view.strides[rank - 1]);
         let batch = view.strides[..rank - 3].to_vec();
         let fours = view.offset % 4 == 0 && batch.iter().all(|s| s % 4 == 0);
-        let rows = k == 1 && sizes.k % 4 == 0 && mn % 4 == 0;
+        let rows = k == 1 && sizes.k.is_multiple_of(4) && mn % 4 == 0;
         let columns = mn == 1 && size % 4 == 0 && k % 4 == 0;
         Side {
             name,
             operand,
-            index,
             batch,
             mn,
             k,
@@ -139,7 +141,7 @@ impl Tiles<'_> {
         for side in &self.sides {
             k.reads(side.operand, if side.vector { Touch::Quad } else { Touch::Each });
         }
-        let quads = self.sizes.n % 4 == 0;
+        let quads = self.sizes.n.is_multiple_of(4);
         if splits > 1 {
             k.scratch(self.count() * splits as usize, true, if quads { Touch::Quad } else { Touch::Each });
             return None;
@@ -164,7 +166,7 @@ impl Tiles<'_> {
         let head = "fn finish(z: u32, m: u32, n: u32, value: vec4<f32>) {\n";
         let Some(wide) = wide else {
             let mut out = format!("{head}if (m < {m} && n < {n}) {{\nlet first = (z * {m} + m) * {n} + n;\n");
-            if self.sizes.n % 4 == 0 {
+            if self.sizes.n.is_multiple_of(4) {
                 let _ = writeln!(out, "{} = bitcast<vec4<u32>>(value);", k.scratch_quad("first"));
             } else {
                 for (j, c) in XYZW.iter().enumerate() {
@@ -259,7 +261,7 @@ impl Tiles<'_> {
         let wg = tx * ty;
         let mut k = Kernel::new(self.cx);
         let wide = self.note(&mut k, splits);
-        let whole = self.sizes.k % bk as usize == 0;
+        let whole = self.sizes.k.is_multiple_of(bk as usize);
         let mut place = self.sizes_text(&mut k);
         let depth = k.dim(self.rank() - 1);
         let _ = writeln!(place, "let row0 = group.y * {bm}u;\nlet col0 = group.x * {bn}u;");
@@ -349,7 +351,7 @@ impl Tiles<'_> {
         let wg = choose::pointwise_workgroup(self.cx.caps);
         let mut k = Kernel::new(self.cx);
         let wide = self.note(&mut k, 1);
-        let steps = if self.sizes.k % 4 == 0 { 4 } else { 1 };
+        let steps = if self.sizes.k.is_multiple_of(4) { 4 } else { 1 };
         let width = vectors * 4;
         let across = self.sizes.n.div_ceil(width as usize);
         let down = self.sizes.m.div_ceil(rows as usize);
@@ -428,180 +430,4 @@ impl Tiles<'_> {
             _ => format!("{name}{i}_{q}"),
         }
     }
-}
-
-/// A side's loads of one step, in the direct kernel.
-struct Fragments<'s> {
-    side: &'s Side,
-    vector: bool,
-    extent: u32,
-    steps: u32,
-}
-
-impl Fragments<'_> {
-    fn load(&self, tiles: &Tiles<'_>, k: &mut Kernel<'_>) -> String {
-        let side = self.side;
-        let name = side.name;
-        let mut out = String::new();
-        let (group, steps) = match (self.vector, side.along_k) {
-            (true, true) => (1, 1),
-            (true, false) => (4, self.steps),
-            _ => (1, self.steps),
-        };
-        for q in 0..steps {
-            let offset = tiles.times(k, side, true, &format!("(k0 + {q}u)"));
-            let _ = writeln!(out, "let {name}k{q} = {offset};");
-            for i in (0..self.extent).step_by(group as usize) {
-                let at = format!("{name}p{i} + {name}k{q}");
-                let text =
-                    if self.vector { k.load_quad(side.operand, &at) } else { k.load(side.operand, &at) };
-                let _ = writeln!(out, "let {name}{i}_{q} = {text};");
-            }
-        }
-        out
-    }
-}
-
-/// How a workgroup moves one side's tile from storage to registers to workgroup memory. Invocation
-/// `lane` takes units `lane + i * wg`; fast units are neighbours in memory.
-struct Staging<'s> {
-    side: &'s Side,
-    vector: bool,
-    extent: u32,
-    bk: u32,
-    wg: u32,
-    whole: bool,
-}
-
-impl Staging<'_> {
-    fn unit(&self) -> u32 {
-        if self.vector { 4 } else { 1 }
-    }
-
-    /// Units along the fast axis.
-    fn fast(&self) -> u32 {
-        (if self.side.along_k { self.bk } else { self.extent }) / self.unit()
-    }
-
-    /// Units that one invocation moves.
-    fn units(&self) -> u32 {
-        self.extent * self.bk / self.unit() / self.wg
-    }
-
-    /// Distance on the slow axis between an invocation's units.
-    fn apart(&self) -> u32 {
-        self.wg / self.fast()
-    }
-
-    fn place(&self, tiles: &Tiles<'_>, k: &mut Kernel<'_>) -> String {
-        let name = self.side.name;
-        let (at, limit) = if name == "a" { ("row0", "rows") } else { ("col0", "columns") };
-        let mut out = format!(
-            "let {name}f = (lane % {}u) * {}u;\nlet {name}slow = lane / {}u;\n",
-            self.fast(),
-            self.unit(),
-            self.fast()
-        );
-        for i in 0..self.units() {
-            let slow = format!("({name}slow + {}u)", i * self.apart());
-            let (beside, along, last) = if self.side.along_k {
-                (slow, format!("{name}f"), 1)
-            } else {
-                (format!("{name}f"), slow, self.unit())
-            };
-            let clamped = format!("min({at} + {beside}, {limit} - {last}u)");
-            let offset = tiles.times(k, self.side, false, &clamped);
-            let depth = tiles.times(k, self.side, true, &along);
-            let _ = writeln!(out, "let {name}p{i} = {name}z + {offset} + {depth};");
-        }
-        out
-    }
-
-    fn registers(&self) -> String {
-        let ty = if self.vector { "vec4<f32>" } else { "f32" };
-        (0..self.units()).map(|i| format!("var w{}{i} = {ty}();\n", self.side.name)).collect()
-    }
-
-    /// Loads the units at `kn`; past the end of K they are 0.
-    fn load(&self, tiles: &Tiles<'_>, k: &mut Kernel<'_>) -> String {
-        let name = self.side.name;
-        let offset = tiles.times(k, self.side, true, "kn");
-        let mut out = format!("let {name}k = {offset};\n");
-        let ty = if self.vector { "vec4<f32>" } else { "f32" };
-        for i in 0..self.units() {
-            let at = format!("{name}p{i} + {name}k");
-            let load = |k: &Kernel<'_>, at: &str| {
-                if self.vector { k.load_quad(self.side.operand, at) } else { k.load(self.side.operand, at) }
-            };
-            if self.whole {
-                let _ = writeln!(out, "w{name}{i} = {};", load(k, &at));
-                continue;
-            }
-            let depth = if self.side.along_k {
-                format!("{name}f")
-            } else {
-                format!("{name}slow + {}u", i * self.apart())
-            };
-            let guarded = load(k, &format!("select(0u, {at}, {name}in{i})"));
-            let _ = writeln!(
-                out,
-                "let {name}in{i} = kn + {depth} < end;\nw{name}{i} = select({ty}(), {guarded}, {name}in{i});"
-            );
-        }
-        out
-    }
-
-    /// Puts the registers into workgroup memory: A as `ta[k][m]`, B as `tb[k][n / 4]`.
-    fn stage(&self, strides: [u32; 2]) -> String {
-        let name = self.side.name;
-        let mut out = String::new();
-        for i in 0..self.units() {
-            let slow = format!("({name}slow + {}u)", i * self.apart());
-            let fast = format!("{name}f");
-            for q in 0..self.unit() {
-                let ahead = format!("({fast} + {q}u)");
-                let (depth, beside) = if self.side.along_k { (&ahead, &slow) } else { (&slow, &ahead) };
-                let value = if self.vector {
-                    format!("w{name}{i}.{}", XYZW[q as usize])
-                } else {
-                    format!("w{name}{i}")
-                };
-                let _ = if name == "a" {
-                    writeln!(out, "ta[{depth} * {}u + {beside}] = {value};", strides[0])
-                } else if self.vector && !self.side.along_k {
-                    // The whole vector at once.
-                    if q == 0 {
-                        writeln!(out, "tb[{depth} * {}u + {fast} / 4u] = w{name}{i};", strides[1])
-                    } else {
-                        Ok(())
-                    }
-                } else {
-                    writeln!(out, "tb[{depth} * {}u + {beside} / 4u][{beside} % 4u] = {value};", strides[1])
-                };
-            }
-        }
-        out
-    }
-}
-
-/// The products of one tile, unrolled: naga writes no unroll hints.
-fn multiply(tile: Tile, strides: [u32; 2]) -> String {
-    let Tile { bm, bn, bk, tm, tn, .. } = tile;
-    let (tx, ty) = (bn / tn, bm / tm);
-    let mut out = String::new();
-    for kk in 0..bk {
-        out.push_str("{\n");
-        for j in 0..tn / 4 {
-            let _ = writeln!(out, "let b{j} = tb[{}u + tx];", kk * strides[1] + j * tx);
-        }
-        for i in 0..tm {
-            let row = (i / 4) * ty * 4 + i % 4;
-            let _ = writeln!(out, "let a{i} = ta[{}u + ty * 4u];", kk * strides[0] + row);
-            for j in 0..tn / 4 {
-                let _ = writeln!(out, "c{i}_{j} = fma(vec4<f32>(a{i}), b{j}, c{i}_{j});");
-            }
-        }
-        out.push_str("}\n");
-    }
-    out
 }

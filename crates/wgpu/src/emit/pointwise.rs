@@ -50,7 +50,7 @@ impl<'a> Points<'a> {
             needed: reach(&group.body, group.stores.iter().map(|s| s.x)),
             count,
             rows: group.outer().last().is_some_and(|d| d % 4 == 0),
-            whole: count % 4 == 0,
+            whole: count.is_multiple_of(4),
         }
     }
 
@@ -75,8 +75,7 @@ impl<'a> Points<'a> {
         self.whole && self.stores().all(|s| self.bytes(s) || self.along(group.stores[s].index) == Along::Quad)
     }
 
-    /// Notes every use. `quads`: four neighbours an invocation; `owner`: then no other invocation writes
-    /// to their words.
+    /// Notes every use; tells whether the error flag may be raised. `quads`: four neighbours an invocation.
     pub(super) fn note(&self, k: &mut Kernel<'_>, quads: bool) -> bool {
         let group = &self.cx.step.group;
         let mut flagged = false;
@@ -244,7 +243,7 @@ pub(super) fn lower(cx: Cx<'_>, planes: Option<Planes>) -> Result<Lowered> {
     }
     let site = Points::new(cx, count);
     let bytes = site.stores().any(|s| site.bytes(s));
-    let quads = bytes || (site.wide() && choose::quads(count, group.body.exprs.len(), cx.caps));
+    let quads = bytes || (site.wide() && choose::quads(count, group.body.exprs.len()));
     let mut k = Kernel::new(cx);
     let flagged = site.note(&mut k, quads);
     if let Some(planes) = planes {

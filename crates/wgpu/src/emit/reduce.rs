@@ -137,14 +137,14 @@ impl States {
 }
 
 /// Four steps at once, so that four loads are under way: drivers do not unroll loops of unknown length.
-/// A long text is left alone.
+/// A long text is left alone. The counter is the same in every lane, which drivers on CPUs reward.
 fn unrolled(point: &str) -> String {
     if point.len() > 1500 {
         return String::new();
     }
-    let step = |n: u32| format!("{{\nlet r = next + {n}u * step;\n{point}}}\n");
+    let step = |n: u32| format!("{{\nlet r = next + {n}u * step + y;\n{point}}}\n");
     let steps: String = (0..4).map(step).collect();
-    format!("for (; next + 3u * step < end; next += 4u * step) {{\n{steps}}}\n")
+    format!("for (; next + 4u * step <= end; next += 4u * step) {{\n{steps}}}\n")
 }
 
 pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
@@ -313,18 +313,18 @@ impl<'a> Reduction<'a> {
     }
 
     /// Where a lane stands.
-    fn place(&self, k: &mut Kernel<'_>, lanes: &Lanes, length: usize) -> String {
+    fn place(&self, k: &mut Kernel<'_>, lanes: &Lanes, steps: usize) -> String {
         let mut out = String::new();
         let (x, y) = (lanes.x, lanes.y);
         let results = k.word("results", self.results as i64);
-        let length = k.word("length", length as i64);
+        let length = k.word("length", steps as i64);
         let _ = writeln!(out, "let results = {results};\nlet length = {length};");
         let split = lanes.splits > 1;
         if split {
             let splits = k.word("splits", i64::from(lanes.splits));
             let _ = writeln!(out, "let tile = slot / {splits};\nlet part = slot - tile * {splits};");
         } else {
-            out.push_str("let tile = slot;\n");
+            out.push_str("let tile = slot;\nlet part = 0u;\n");
         }
         let (px, py) = match (x, y) {
             (_, 1) => ("lane".to_owned(), "0u".to_owned()),
@@ -333,16 +333,17 @@ impl<'a> Reduction<'a> {
             _ => (format!("lane % {x}u"), format!("lane / {x}u")),
         };
         let lead = if lanes.tree && y > 1 { "y == 0u" } else { "true" };
-        let (first, step) = if split {
-            let splits = k.word("splits", i64::from(lanes.splits));
-            (format!("part * {y}u + y"), format!("{splits} * {y}u"))
+        // A workgroup reads one stretch from end to end, its lanes in turns.
+        let (first, stop) = if split {
+            let span = k.word("span", steps.div_ceil(lanes.splits as usize) as i64);
+            (format!("part * {span}"), format!("min(length, part * {span} + {span})"))
         } else {
-            ("y".to_owned(), format!("{y}u"))
+            ("0u".to_owned(), "length".to_owned())
         };
         let _ = writeln!(
             out,
             "let y = {py};\nlet o = tile * {x}u + {px};\nlet lead = {lead};\n\
-             let first = {first};\nlet step = {step};"
+             let first = {first};\nlet stop = {stop};\nlet step = {y}u;"
         );
         out
     }
@@ -388,7 +389,7 @@ impl<'a> Reduction<'a> {
         } else {
             let plane = k.word("plane", (self.results * parts as usize) as i64);
             let count = k.word("parts", i64::from(parts));
-            let part = if lanes.tree { "part" } else { "first" };
+            let part = if lanes.tree { "part".to_owned() } else { format!("part * {}u + y", lanes.y) };
             let mut out = format!("let spot = o * {count} + {part};\n");
             for (f, (a, field, ty)) in self.states.fields().enumerate() {
                 let at = if f == 0 { "spot".to_owned() } else { format!("spot + {f}u * {plane}") };

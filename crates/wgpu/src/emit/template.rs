@@ -47,7 +47,8 @@ struct Function {
 fn functions() -> &'static [Function] {
     static ALL: OnceLock<Vec<Function>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let files = [wgrad_wgsl::MATH, wgrad_wgsl::INTEGER, wgrad_wgsl::CAST, wgrad_wgsl::RANDOM];
+        use wgrad_wgsl::{CAST, INTEGER, MATH, RANDOM, TRANSCENDENTAL};
+        let files = [MATH, TRANSCENDENTAL, INTEGER, CAST, RANDOM];
         let mut all = Vec::new();
         for file in files {
             let code = fill(file, &[]);

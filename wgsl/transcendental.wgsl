@@ -1,0 +1,107 @@
+// Transcendental functions that WGSL lacks, or whose built-in is loose. A kernel's text takes only the
+// functions that it calls.
+//
+// Math:     expm1, log1p, sin, cos, tanh, sigmoid, erf.
+// Shapes:   scalars.
+// Dispatch: none; called by the kernels.
+// Numerics: within 2e-6 of f64, relative to max(1, |result|); expm1, log1p, tanh, erf also relatively
+//           near 0. sin and cos reduce their argument in three parts, good to |x| = 1e5; beyond it they
+//           are the driver's.
+// Cost:     8 to 25 instructions each, at most one exp or log.
+// Source:   polynomials of Cephes (sinf, cosf, tanhf) and of N. Juffa (erff).
+
+fn wg_expm1(x: f32) -> f32 {
+    if (abs(x) < 0.5) {
+        var p = 2.4801587e-5;
+        p = fma(p, x, 1.9841270e-4);
+        p = fma(p, x, 1.3888889e-3);
+        p = fma(p, x, 8.3333333e-3);
+        p = fma(p, x, 4.1666667e-2);
+        p = fma(p, x, 1.6666667e-1);
+        p = fma(p, x, 0.5);
+        return fma(p * x, x, x);
+    }
+    return exp(x) - 1.0;
+}
+
+fn wg_log1p(x: f32) -> f32 {
+    if (abs(x) < 0.5) {
+        // 2 atanh(s), s = x / (2 + x), |s| <= 1/3
+        let s = x / (2.0 + x);
+        let z = s * s;
+        var p = 0.15384615;
+        p = fma(p, z, 0.18181818);
+        p = fma(p, z, 0.22222222);
+        p = fma(p, z, 0.28571429);
+        p = fma(p, z, 0.4);
+        p = fma(p, z, 0.66666667);
+        return fma(p * z, s, 2.0 * s);
+    }
+    return log(1.0 + x);
+}
+
+// sin(x + turn * pi / 2)
+fn wg_turned_sin(x: f32, turn: i32) -> f32 {
+    if (abs(x) > 1e5) {
+        return select(sin(x), cos(x), turn == 1);
+    }
+    let k = round(x * 0.63661977);
+    let r = fma(k, -7.5497899e-8, fma(k, -4.8375130e-4, fma(k, -1.5703125, x)));
+    let z = r * r;
+    let s = fma(fma(fma(-1.9515296e-4, z, 8.3321609e-3), z, -0.16666655) * z, r, r);
+    let c = fma(fma(fma(2.4433157e-5, z, -1.3887316e-3), z, 4.1666646e-2) * z, z, fma(-0.5, z, 1.0));
+    let quarter = i32(k) + turn;
+    let y = select(s, c, (quarter & 1) == 1);
+    return select(y, -y, (quarter & 2) == 2);
+}
+
+fn wg_sin(x: f32) -> f32 {
+    return wg_turned_sin(x, 0);
+}
+
+fn wg_cos(x: f32) -> f32 {
+    return wg_turned_sin(x, 1);
+}
+
+fn wg_tanh(x: f32) -> f32 {
+    let a = abs(x);
+    if (a < 0.625) {
+        let z = x * x;
+        var p = -5.7049887e-3;
+        p = fma(p, z, 2.0639089e-2);
+        p = fma(p, z, -5.3739716e-2);
+        p = fma(p, z, 0.13331442);
+        p = fma(p, z, -0.33333282);
+        return fma(p * z, x, x);
+    }
+    let y = select(1.0 - 2.0 / (exp(2.0 * a) + 1.0), 1.0, a > 10.0);
+    return select(y, -y, x < 0.0);
+}
+
+fn wg_sigmoid(x: f32) -> f32 {
+    let t = exp(-abs(x));
+    return select(t, 1.0, x >= 0.0) / (1.0 + t);
+}
+
+fn wg_erf(x: f32) -> f32 {
+    let a = abs(x);
+    let z = x * x;
+    if (a > 0.927734375) {
+        let t = select(a, 4.0, a > 4.0);
+        let u = t * t;
+        var p = fma(-1.7285347e-5, t, 3.8319713e-4);
+        p = fma(p, u, fma(-3.8839644e-3, t, 2.4254622e-2));
+        p = fma(p, t, -0.10677788);
+        p = fma(p, t, -0.63484669);
+        p = fma(p, t, -0.12871751);
+        let y = 1.0 - exp(fma(p, t, -t));
+        return select(y, -y, x < 0.0);
+    }
+    var p = -5.9676170e-4;
+    p = fma(p, z, 4.9911942e-3);
+    p = fma(p, z, -2.6768135e-2);
+    p = fma(p, z, 0.11281993);
+    p = fma(p, z, -0.37612534);
+    p = fma(p, z, 0.12837917);
+    return fma(p, x, x);
+}
