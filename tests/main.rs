@@ -5,6 +5,8 @@
 //! Vulkan adapter. The device list is printed first. `WGRAD_TEST_REQUIRE=llvmpipe,SwiftShader` makes a
 //! missing adapter a failure instead of a skip.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests fail by panics and say where they run")]
+
 mod devices;
 mod elementwise;
 mod engine;

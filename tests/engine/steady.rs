@@ -29,7 +29,6 @@ struct Held {
     asked_bytes: usize,
 }
 
-
 fn run(subject: &Subject) -> Result<()> {
     let gpu = subject.fresh_gpu();
     let inner = match &gpu {
