@@ -125,6 +125,15 @@ fn arithmetic_broadcasts_and_promotes(subject: &Subject) {
             ("relu nan", |p| floats(p, [3], &[f32::NAN, -1., 2.]).relu(), &[3], &[NAN, 0., 2.]),
             ("max nan", |p| floats(p, [2, 3], &[1., f32::NAN, 2., 3., 4., -5.]).max(1), &[2], &[NAN, 4.]),
             ("min nan", |p| floats(p, [2, 3], &[1., f32::NAN, 2., 3., 4., -5.]).min(1), &[2], &[NAN, -5.]),
+            (
+                "choice nan",
+                |p| {
+                    let x = floats(p, [2], &[f32::NAN, 3.]);
+                    x.gt(1.0).select(1.0, x)
+                },
+                &[2],
+                &[NAN, 1.],
+            ),
             ("clamp by scalar", |p| ramp(p, [3]).clamp(0.5, &Scalar::new(1.5)), &[3], &[0.5, 1., 1.5]),
             ("relu", |p| floats(p, [3], &[-1., 2., f32::NAN]).relu(), &[3], &[0., 2., NAN]),
             ("round", |p| floats(p, [4], &[0.5, 1.5, -2.5, 2.4]).round(), &[4], &[0., 2., -2., 2.]),

@@ -239,6 +239,14 @@ impl<'p, 'a> Printer<'p, 'a> {
                 let from = body.exprs[*a as usize].1;
                 mask(dtype, binary(*op, from, &x(self, *a), &x(self, *w)))
             }
+            Expr::Select { c, x: a, w } if dtype == DType::F32 && compares(&body.exprs[*c as usize], *w) => {
+                format!(
+                    "wg_keep_nan(select({w}, {}, {}), {w}, {w})",
+                    x(self, *a),
+                    x(self, *c),
+                    w = x(self, *w)
+                )
+            }
             Expr::Select { c, x: a, w } => {
                 format!("select({}, {}, {})", x(self, *w), x(self, *a), x(self, *c))
             }
@@ -259,6 +267,13 @@ impl<'p, 'a> Printer<'p, 'a> {
         self.line(&format!("var {name} = {ty}();"));
         name
     }
+}
+
+/// Whether `c` orders floats of which one is `w`. Drivers turn a choice between those that are compared
+/// into their min or max, which drops NaN; it is put back where `w` is chosen because it is NaN.
+fn compares((c, _): &(Expr, DType), w: ExprId) -> bool {
+    use Binary::{Ge, Gt, Le, Lt};
+    matches!(c, Expr::Binary { op: Ge | Gt | Le | Lt, x: p, w: q } if *p == w || *q == w)
 }
 
 fn mask(dtype: DType, text: String) -> String {
