@@ -30,17 +30,17 @@ struct Options {
     #[arg(long, value_enum, default_value_t = Model::Mlp)]
     model: Model,
     /// How often all training images are seen
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     epochs: u32,
     /// Train on the first N images only
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     limit: Option<usize>,
     /// Images in a step
     #[arg(long, default_value_t = 128, value_name = "B", value_parser = positive)]
     batch: usize,
     /// Highest learning rate; it rises for the first tenth of the steps (100 at most), then falls to 0
     /// along a cosine
-    #[arg(long, default_value_t = 4e-3, value_name = "X")]
+    #[arg(long, default_value_t = 4e-3, value_name = "X", value_parser = rate)]
     lr: f64,
     /// Decides the initial weights and the order of the images
     #[arg(long, default_value_t = 1)]
@@ -68,6 +68,11 @@ fn positive(text: &str) -> std::result::Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "not a positive number".to_owned())
 }
 
+fn rate(text: &str) -> std::result::Result<f64, String> {
+    let finite = |x: &f64| x.is_finite() && *x > 0.0;
+    text.parse().ok().filter(finite).ok_or_else(|| "not a positive finite number".to_owned())
+}
+
 fn main() -> ExitCode {
     match run(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -86,9 +91,14 @@ fn run(options: &Options) -> Result<()> {
     if matches!(options.model, Model::Cnn) {
         bail!(Argument, "mnist", "--model cnn needs convolution, which does not exist yet; use --model mlp");
     }
+    // Found out now, not after the training.
+    let folder = options.save.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if folder.is_some_and(|folder| !folder.is_dir()) {
+        bail!(Argument, "mnist", "--save {}: there is no such folder", options.save.display());
+    }
     let device = Device::named(&options.device)?;
     let Mnist { train, test } = Mnist::load(&options.data)?;
-    let train = train.first(options.limit.unwrap_or(usize::MAX).max(1));
+    let train = train.first(options.limit.unwrap_or(usize::MAX));
     let batch = options.batch.min(train.labels.shape()[0]);
     let loader = Loader::new(train, batch).shuffle(options.seed).drop_last(true);
     let test = Loader::new(test, TEST_BATCH);

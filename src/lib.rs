@@ -12,6 +12,11 @@ pub use wgrad_graph::{
 };
 use wgrad_wgpu::AdapterInfo;
 
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// Layers, optimizers, schedules and data.
 pub use wgrad_nn as nn;
 
@@ -57,7 +62,9 @@ impl Device {
     /// `Adapter` when `WGRAD_DEVICE` names no device.
     pub fn auto() -> Result<Device> {
         match std::env::var("WGRAD_DEVICE") {
-            Ok(name) if !matches!(name.trim(), "" | "auto") => Device::named(&name),
+            Ok(name) if !matches!(name.trim().to_lowercase().as_str(), "" | "auto") => {
+                Device::find(&name, "WGRAD_DEVICE")
+            }
             _ => Ok(Device::best()),
         }
     }
@@ -76,13 +83,22 @@ impl Device {
     pub fn named(name: &str) -> Result<Device> {
         match name.trim().to_lowercase().as_str() {
             "auto" => Device::auto(),
+            _ => Device::find(name, "device"),
+        }
+    }
+
+    /// The device called `name`, which `asked` gave.
+    fn find(name: &str, asked: &str) -> Result<Device> {
+        match name.trim().to_lowercase().as_str() {
             "cpu" => Ok(Device::cpu()),
             "oracle" | "cpu64" => Ok(Device::oracle()),
-            other => {
-                let adapters = wgrad_wgpu::adapters();
-                let adapter = wgrad_wgpu::choose(&adapters, Some(other))?.clone();
-                Ok(Device(Which::Vulkan(Box::new(adapter))))
-            }
+            other => match wgrad_wgpu::choose(&wgrad_wgpu::adapters(), Some(other)) {
+                Ok(adapter) => Ok(Device(Which::Vulkan(Box::new(adapter.clone())))),
+                Err(_) => {
+                    let have: Vec<String> = Device::list().iter().map(|d| format!("\n  {d}")).collect();
+                    bail!(Adapter, asked, "no device is called `{name}`; there are:{}", have.concat())
+                }
+            },
         }
     }
 

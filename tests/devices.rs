@@ -116,6 +116,11 @@ pub(crate) fn oracle() -> Context {
     Context::new(Arc::new(Oracle::new()) as Arc<dyn Backend>).expect("a context opens")
 }
 
+/// As [`oracle`], with options.
+pub(crate) fn oracle_with(options: ContextOptions) -> Context {
+    Context::with(Arc::new(Oracle::new()) as Arc<dyn Backend>, options).expect("a context opens")
+}
+
 /// The CPU executor.
 pub(crate) fn cpu() -> Context {
     Context::new(Arc::new(Cpu::new()) as Arc<dyn Backend>).expect("a context opens")

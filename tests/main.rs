@@ -10,6 +10,7 @@
 mod devices;
 mod elementwise;
 mod engine;
+mod fuzz;
 mod grads;
 mod handles;
 mod house;
@@ -17,6 +18,7 @@ mod nn;
 mod ops;
 mod programs;
 mod random;
+mod regressions;
 
 use std::process::ExitCode;
 
@@ -61,6 +63,8 @@ fn main() -> ExitCode {
         ("handles", handles::tests()),
         ("programs", programs::tests()),
         ("engine", engine::tests()),
+        ("fuzz", fuzz::tests()),
+        ("regressions", regressions::tests()),
     ];
     let mut trials = Vec::new();
     for (module, tests) in modules {

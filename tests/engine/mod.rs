@@ -1,6 +1,7 @@
 //! The path from a recorded tensor to a submission as a whole: numbers, steady state, second
 //! derivatives, and what plans do not do.
 
+mod batch;
 mod losses;
 mod memory;
 mod plans;
@@ -14,8 +15,16 @@ pub(crate) use recorder::Recorder;
 use crate::Test;
 
 pub(crate) fn tests() -> Vec<Test> {
-    [losses::tests(), steady::tests(), second::tests(), plans::tests(), memory::tests(), segments::tests()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        losses::tests(),
+        steady::tests(),
+        second::tests(),
+        plans::tests(),
+        memory::tests(),
+        segments::tests(),
+        batch::tests(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

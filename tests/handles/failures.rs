@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wgrad::{Context, ContextOptions, ErrorKind, Kept, Param, Result};
+use wgrad::{Context, ContextOptions, ErrorKind, Kept, Param, Result, Scalar, Tensor};
 
 use super::tap::{Call, Tap, host, refused};
 use crate::Subject;
@@ -14,7 +14,7 @@ crate::suite![
         hole_11_a_failed_read_is_told, poison_spreads_to_dependents_only, deferred_of_a_failed_step,
         deferred_numbers_keep_apart, a_failure_on_the_device_is_told_once, a_lost_device_stays_lost,
         a_failed_flush_on_budget_poisons_its_own, a_late_read_failure_is_no_loss,
-        an_index_out_of_range_is_blamed_on_its_step,
+        an_index_out_of_range_is_blamed_on_its_step, a_start_out_of_range_is_never_submitted,
 ];
 
 fn tapped(on: &Subject) -> (std::sync::Arc<Tap>, Context) {
@@ -263,4 +263,27 @@ fn an_index_out_of_range_is_blamed_on_its_step(on: &Subject) {
     assert!(first.to_string().contains('7') && first.to_string().contains('3'), "{first}");
     assert_eq!(bad.get().unwrap_err().to_string(), first.to_string());
     assert_eq!(fine.get().unwrap(), 30.0);
+}
+
+/// Kernels rely on it: they index with the start unguarded.
+fn a_start_out_of_range_is_never_submitted(on: &Subject) {
+    let ctx = tapped(on).1;
+    let start = Scalar::new(0.0);
+    let row = Kept::new(&ctx, host(&[5], &[1.0, 2.0, 3.0, 4.0, 5.0])).unwrap();
+    let step = ctx.capture(|_, x: Tensor| {
+        row.set(row.t().slice_assign_at(0, &start, x));
+        Ok(row.t().slice_at(0, &start, 2))
+    });
+    let run = |at: f64| {
+        start.set(at);
+        step.run(host(&[2], &[7.0, 8.0])).and_then(|y| y.read())
+    };
+    let all = [f64::NAN, 4.0, -1.0, f64::INFINITY];
+    for round in 0..3 {
+        for at in all {
+            refused(run(at), ErrorKind::Argument);
+        }
+        assert_eq!(run(f64::from(round)).unwrap().to_vec::<f32>(), [7.0, 8.0]);
+    }
+    assert_eq!(row.read().unwrap().to_vec::<f32>(), [7.0, 7.0, 7.0, 8.0, 5.0]);
 }

@@ -161,6 +161,23 @@ impl Context {
     /// Captures `f` as a step: `f` records with its inputs as values of the pass and returns what is to
     /// be read. Numbers that change from run to run must be inputs, `Scalar`s or counters: a plain float
     /// that differs between two recordings is an error. Reading inside the step is an error.
+    ///
+    /// ```
+    /// use wgrad::prelude::*;
+    /// # fn main() -> wgrad::Result<()> {
+    /// let ctx = Context::new(&Device::cpu())?;
+    /// let sum = Kept::zeros(&ctx, [])?;
+    /// let step = ctx.capture(|_, x: Tensor| {
+    ///     sum.set(sum.t() + x);
+    ///     Ok(x * 2.0)
+    /// });
+    /// for i in 1..=4 {
+    ///     let doubled = step.run(HostTensor::new([], &[i as f32])?)?;
+    ///     assert_eq!(doubled.read()?.to_vec::<f32>(), [2.0 * i as f32]);
+    /// }
+    /// assert_eq!(sum.read()?.to_vec::<f32>(), [10.0]);
+    /// # Ok(()) }
+    /// ```
     pub fn capture<I: StepInputs, O: StepOutputs, F: Fn(&Pass, I::Tensors) -> Result<O>>(
         &self,
         f: F,

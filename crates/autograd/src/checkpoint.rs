@@ -16,6 +16,20 @@ use crate::tensor::Tensor;
 /// drawn again with the same keys, so both computations are the same. A checkpoint inside a checkpoint
 /// belongs to the outer one.
 ///
+/// ```
+/// use wgrad::prelude::*;
+/// # fn main() -> wgrad::Result<()> {
+/// let ctx = Context::new(&Device::cpu())?;
+/// ctx.pass(|p| {
+///     let x = p.input(HostTensor::new([2], &[0.0f32, 1.0])?)?;
+///     let y = wgrad::checkpoint(x, |x| Ok(x.exp().square()))?;
+///     let dx = wgrad::grad(y.sum(..), &[x])?[0];
+///     assert_eq!(dx.to_vec::<f32>()?[0], 2.0);
+///     Ok(())
+/// })?;
+/// # Ok(()) }
+/// ```
+///
 /// # Errors
 /// What `f` returns; `Stale` when `x` has ended.
 #[track_caller]

@@ -199,6 +199,18 @@ impl Context {
     /// Runs `f` as one pass: its values live until it returns, its updates of owned values are committed
     /// together or not at all.
     ///
+    /// ```
+    /// use wgrad::prelude::*;
+    /// # fn main() -> wgrad::Result<()> {
+    /// let ctx = Context::new(&Device::cpu())?;
+    /// let total: f32 = ctx.pass(|p| {
+    ///     let x = p.input(HostTensor::new([3], &[1.0f32, 2.0, 3.0])?)?;
+    ///     (x * x).sum(..).item()
+    /// })?;
+    /// assert_eq!(total, 14.0);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// What `f` returns; what the device meets; a failure of an earlier submission.
     #[track_caller]

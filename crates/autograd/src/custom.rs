@@ -85,6 +85,32 @@ impl CustomGradient<'_> {
 /// The WGSL declares its operands and then its outputs as `@group(0) @binding(0..)`, operands `read`,
 /// outputs `read_write`, and an entry point `main`. Operands arrive materialised, row-major, in exact
 /// ranges.
+///
+/// ```
+/// use wgrad::prelude::*;
+/// # fn main() -> wgrad::Result<()> {
+/// use wgrad::{CustomOp, grad};
+/// const CUBE: &str = "
+///     @group(0) @binding(0) var<storage, read> x: array<f32>;
+///     @group(0) @binding(1) var<storage, read_write> y: array<f32>;
+///     @compute @workgroup_size(64)
+///     fn main(@builtin(global_invocation_id) id: vec3u) {
+///         if (id.x < arrayLength(&x)) { y[id.x] = x[id.x] * x[id.x] * x[id.x]; }
+///     }";
+/// let cube = CustomOp::new("cube", CUBE)
+///     .cpu(|x, y| y[0].iter_mut().zip(x[0]).for_each(|(y, x)| *y = x * x * x))
+///     .gradient(|g| Ok(vec![Some(g.dout(0) * g.input(0).square() * 3.0)]))
+///     .build()?;
+/// let ctx = Context::new(&Device::cpu())?;
+/// ctx.pass(|p| {
+///     let x = p.input(HostTensor::new([2], &[1.0f32, 2.0])?)?;
+///     let y = cube.call(&[x])[0];
+///     assert_eq!(y.to_vec::<f32>()?, [1.0, 8.0]);
+///     assert_eq!(grad(y.sum(..), &[x])?[0].to_vec::<f32>()?, [3.0, 12.0]);
+///     Ok(())
+/// })?;
+/// # Ok(()) }
+/// ```
 pub struct CustomOp {
     name: String,
     wgsl: String,

@@ -77,6 +77,18 @@ impl Cell {
 }
 
 /// A value of a pass that is read after it: one element, or with [`Deferred::read`] all of them.
+///
+/// ```
+/// use wgrad::prelude::*;
+/// # fn main() -> wgrad::Result<()> {
+/// let ctx = Context::new(&Device::cpu())?;
+/// let loss: Deferred<f32> = ctx.pass(|p| {
+///     let x = p.input(HostTensor::new([2], &[1.0f32, 3.0])?)?;
+///     Ok(x.mean(..).deferred())
+/// })?;
+/// assert_eq!(loss.get()?, 2.0);
+/// # Ok(()) }
+/// ```
 pub struct Deferred<T> {
     context: ContextId,
     cell: Arc<Cell>,

@@ -286,7 +286,7 @@ impl State {
         let Ready { plan, prepared, bounds } = ready;
         for (scalar, max, node) in bounds {
             let (start, node) = (numbers[*scalar], plan.graph.node(*node));
-            if start < 0.0 || start > *max as f64 {
+            if !(0.0..=*max as f64).contains(&start) {
                 let rule = format!("start {start} is not between 0 and {max}, the last that fits");
                 let error = Error::new(ErrorKind::Argument, node.op.name(), rule);
                 return Err(if let Some(at) = node.at { error.at(at) } else { error });

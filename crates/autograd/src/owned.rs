@@ -190,6 +190,21 @@ macro_rules! owned_methods {
 }
 
 /// A trainable value. Clones are the same parameter; it ends with the last of them.
+///
+/// ```
+/// use wgrad::prelude::*;
+/// # fn main() -> wgrad::Result<()> {
+/// let ctx = Context::new(&Device::cpu())?;
+/// let w = Param::new(&ctx, "w", HostTensor::new([], &[3.0f32])?)?;
+/// ctx.pass(|_| {
+///     let grads = w.t().square().backward()?;
+///     let dw = grads.get(&w).expect("the loss depends on w");
+///     w.set(w.t() - dw * 0.5);
+///     Ok(())
+/// })?;
+/// assert_eq!(w.read()?.to_vec::<f32>(), [0.0]);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Param(Arc<Slot>);
 
@@ -222,6 +237,21 @@ impl fmt::Debug for Param {
 }
 
 /// Any other value that is carried over passes: statistics, recurrent state, caches, counts.
+///
+/// ```
+/// use wgrad::prelude::*;
+/// # fn main() -> wgrad::Result<()> {
+/// let ctx = Context::new(&Device::cpu())?;
+/// let sum = Kept::zeros(&ctx, [2])?;
+/// for _ in 0..3 {
+///     ctx.pass(|p| {
+///         sum.set(sum.t() + p.input(HostTensor::new([2], &[1.0f32, 2.0])?)?);
+///         Ok(())
+///     })?;
+/// }
+/// assert_eq!(sum.read()?.to_vec::<f32>(), [3.0, 6.0]);
+/// # Ok(()) }
+/// ```
 pub struct Kept(Slot);
 
 impl Kept {
@@ -294,6 +324,20 @@ impl Tensor {
 
 /// A number on the host that a step reads when it is submitted: a learning rate, a position, a bound.
 /// Clones share it.
+///
+/// ```
+/// use wgrad::prelude::*;
+/// # fn main() -> wgrad::Result<()> {
+/// let ctx = Context::new(&Device::cpu())?;
+/// let rate = Scalar::new(0.5);
+/// let scaled = || -> wgrad::Result<f32> {
+///     ctx.pass(|p| (p.input(HostTensor::new([], &[8.0f32])?)? * &rate).item())
+/// };
+/// assert_eq!(scaled()?, 4.0);
+/// rate.set(0.25);                       // the same plan runs with the new number
+/// assert_eq!(scaled()?, 2.0);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Scalar(ScalarFrom);
 

@@ -19,6 +19,21 @@ pub(crate) const PERSISTENT: u32 = u32::MAX;
 /// after its value has ended is an error that says so, never another value's data.
 ///
 /// Operations record; numbers appear when someone asks for them.
+///
+/// ```
+/// use wgrad::prelude::*;
+/// # fn main() -> wgrad::Result<()> {
+/// let ctx = Context::new(&Device::cpu())?;
+/// let stale = ctx.pass(|p| {
+///     let x = p.input(HostTensor::new([2, 2], &[1.0f32, 2.0, 3.0, 4.0])?)?;
+///     let y = (x.matmul(x) + 1.0).relu();                        // recorded, not computed
+///     assert_eq!(y.shape().dims(), [2, 2]);
+///     assert_eq!(y.to_vec::<f32>()?, [8.0, 11.0, 16.0, 23.0]);   // computed here
+///     Ok(y)
+/// })?;
+/// assert!(stale.to_vec::<f32>().is_err());                       // its pass has ended
+/// # Ok(()) }
+/// ```
 #[derive(Copy, Clone)]
 pub struct Tensor {
     pub(crate) context: ContextId,

@@ -19,6 +19,20 @@ use crate::tensor::Tensor;
 /// The product of `cotangents` (one an output, of its shape and dtype) with the Jacobian of `outputs`
 /// by `inputs`: one tensor an input, zeros where no output depends on it.
 ///
+/// ```
+/// use wgrad::prelude::*;
+/// # fn main() -> wgrad::Result<()> {
+/// let ctx = Context::new(&Device::cpu())?;
+/// ctx.pass(|p| {
+///     let x = p.input(HostTensor::new([2], &[3.0f32, 4.0])?)?;
+///     let v = p.input(HostTensor::new([2], &[1.0f32, 10.0])?)?;
+///     let dx = wgrad::vjp(&[x.square()], &[v], &[x])?[0];
+///     assert_eq!(dx.to_vec::<f32>()?, [6.0, 80.0]);
+///     Ok(())
+/// })?;
+/// # Ok(()) }
+/// ```
+///
 /// # Errors
 /// `Gradient` when a rule is missing on the way; `Shape` or `DType` when a cotangent does not fit its
 /// output; `Stale`, `Device`.

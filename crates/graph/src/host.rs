@@ -1,5 +1,6 @@
 //! Values on the host: bytes with a shape and a dtype.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::{DType, Error, ErrorKind, Result, Shape};
@@ -9,9 +10,7 @@ mod sealed {
 }
 
 /// A Rust type that is the element of some dtype.
-pub trait Element:
-    Copy + Send + Sync + Default + PartialEq + std::fmt::Debug + sealed::Sealed + 'static
-{
+pub trait Element: Copy + Send + Sync + Default + PartialEq + fmt::Debug + sealed::Sealed + 'static {
     /// The dtype whose elements are of this type.
     const DTYPE: DType;
     /// Appends the element's little-endian bytes.
@@ -72,7 +71,16 @@ impl Element for bool {
 }
 
 /// A tensor on the host: little-endian bytes, row-major, shared by its clones.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// ```
+/// # fn main() -> wgrad_graph::Result<()> {
+/// use wgrad_graph::HostTensor;
+/// let x = HostTensor::new([2], &[1.0f32, 2.5])?;
+/// assert_eq!(x.to_vec::<f32>(), [1.0, 2.5]);
+/// assert_eq!(format!("{x:?}"), "HostTensor(f32[2] [1.0, 2.5])");
+/// # Ok(()) }
+/// ```
+#[derive(Clone, PartialEq)]
 pub struct HostTensor {
     shape: Shape,
     dtype: DType,
@@ -176,6 +184,29 @@ impl HostTensor {
             DType::F64 => pack::<f64>(self),
         };
         HostTensor { shape: self.shape, dtype, bytes }
+    }
+}
+
+impl fmt::Debug for HostTensor {
+    /// Dtype, shape and the first elements.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 16;
+        fn list<T: Element>(x: &HostTensor, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            let elems = x.bytes.chunks_exact(T::DTYPE.bytes()).map(T::pull);
+            let mut list = f.debug_list();
+            list.entries(elems.take(SHOWN));
+            if x.shape.elems() > SHOWN { list.finish_non_exhaustive() } else { list.finish() }
+        }
+        write!(f, "HostTensor({}{} ", self.dtype, self.shape)?;
+        match self.dtype {
+            DType::Bool => list::<bool>(self, f),
+            DType::U8 => list::<u8>(self, f),
+            DType::U32 => list::<u32>(self, f),
+            DType::I32 => list::<i32>(self, f),
+            DType::F32 => list::<f32>(self, f),
+            DType::F64 => list::<f64>(self, f),
+        }?;
+        f.write_str(")")
     }
 }
 

@@ -8,7 +8,8 @@ use wgrad_graph::{Error, ErrorKind, HostTensor, Result};
 
 use crate::{load_tensors, save_tensors};
 
-/// Parameters in order of creation, each once: clones of one parameter are that parameter.
+/// Parameters in order of creation, each once: clones of one parameter are that parameter. A module's
+/// come from `params()`; single ones are collected: `[w.clone(), b.clone()].into_iter().collect()`.
 #[derive(Clone, Debug, Default)]
 pub struct ParamSet(Vec<Param>);
 

@@ -4,6 +4,7 @@
 //! text depends on structure alone (kinds, dtypes, ranks, access classes, chosen variant); sizes,
 //! strides and offsets are parameter words. So equal layers share kernels.
 
+mod batch;
 mod body;
 mod index;
 mod kernel;
@@ -18,6 +19,7 @@ mod tests;
 use wgrad_graph::{Body, Caps, CustomId, Expr, Graph, Kind, NodeId, Result, Step, bail};
 
 use crate::launch::{Binding, Bound, Launch, Lowered, Params};
+pub(crate) use batch::batch;
 use kernel::Cx;
 
 /// The dispatches that run `step`. `scalars` are the plan's. A step without points gives none; a
@@ -49,6 +51,9 @@ fn custom(cx: Cx<'_>, id: CustomId) -> Result<Lowered> {
     let Some(spec) = cx.graph.custom(id) else {
         bail!(Argument, "custom", "operation {:x} is not registered with its graph", id.0);
     };
+    if spec.wgsl.contains(crate::launch::OURS) {
+        bail!(Kernel, spec.name.as_str(), "`{}` is no access mode of WGSL", crate::launch::OURS);
+    }
     let operands = group.operands.iter().zip(&cx.step.reads).map(|(v, l)| (*v, *l, false));
     let outputs = group.stores.iter().zip(&cx.step.writes).map(|(s, l)| (s.val, *l, true));
     let bindings: Vec<Binding> = operands
@@ -86,6 +91,7 @@ fn custom(cx: Cx<'_>, id: CustomId) -> Result<Lowered> {
         bindings,
         words: Vec::new(),
         params: Params::None,
+        parts: Vec::new(),
         grid,
         cost_bytes,
         cost_flops: cost_bytes,
@@ -113,7 +119,7 @@ fn points(op: &str, dims: &[usize]) -> Result<usize> {
 ///
 /// # Errors
 /// `Limit` when it is larger than the square of the device's limit.
-fn fold(groups: u64, caps: &Caps) -> Result<[u32; 3]> {
+pub(crate) fn fold(groups: u64, caps: &Caps) -> Result<[u32; 3]> {
     let most = u64::from(caps.max_workgroups);
     if groups <= most {
         return Ok([groups as u32, 1, 1]);

@@ -6,11 +6,12 @@ use smallvec::SmallVec;
 use wgrad_graph::{Args, BufferId, Error, ErrorKind, LeafArg, LeafKind, Result, Ticket};
 
 use crate::binds::{BindKey, Binds};
+use crate::emit;
 use crate::faults::lock;
 use crate::gpu::{Core, count};
 use crate::launch::ScalarType;
 use crate::pages::{self, Range};
-use crate::prepare::{Ready, Run, Source};
+use crate::prepare::{Batch, Ready, Run, Source};
 use crate::timing::Stamps;
 use crate::workspace::Workspace;
 
@@ -227,6 +228,9 @@ impl Given {
 struct Bound<'a> {
     run: &'a Run,
     group: wgpu::BindGroup,
+    uniform: Option<wgpu::BindGroup>,
+    /// For parts of a batch, their invocations (the first immediate), and the grid.
+    total: Option<(u32, [u32; 3])>,
 }
 
 fn bind<'a>(
@@ -243,9 +247,20 @@ fn bind<'a>(
         ranges.push((number, offset, *bytes));
         buffers.push(buffer);
     }
+    let group = group(core, binds, run, ranges, &buffers);
+    Ok(Bound { run, group, uniform: run.uniform.clone(), total: None })
+}
+
+fn group(
+    core: &Core,
+    binds: &mut Binds,
+    run: &Run,
+    ranges: SmallVec<[(u64, u64, u64); 6]>,
+    buffers: &[&wgpu::Buffer],
+) -> wgpu::BindGroup {
     let key = BindKey { layout: run.kernel.layout.number, ranges };
     let places: SmallVec<[(u64, u64); 6]> = key.ranges.iter().map(|r| (r.1, r.2)).collect();
-    let group = binds.group(key, || {
+    binds.group(key, || {
         let entries: SmallVec<[wgpu::BindGroupEntry<'_>; 8]> = (0..)
             .zip(buffers.iter().zip(&places))
             .map(|(binding, (buffer, (offset, bytes)))| wgpu::BindGroupEntry {
@@ -262,8 +277,125 @@ fn bind<'a>(
             layout: &run.kernel.layout.storage,
             entries: &entries,
         })
-    });
-    Ok(Bound { run, group })
+    })
+}
+
+/// Tables that a batch keeps: of a loop that alternates between places, each.
+const MOST_TABLES: usize = 8;
+
+/// A batch in as few dispatches as there are sets of driver buffers in which its parts lie.
+fn bind_batch<'a>(
+    core: &Core,
+    binds: &mut Binds,
+    given: &Given,
+    work: &[Option<(u64, wgpu::Buffer)>],
+    ready: &'a Ready,
+    batch: &'a Batch,
+    bound: &mut Vec<Bound<'a>>,
+) -> Result<()> {
+    // For each set of buffers: its parts, each with its places.
+    let mut sets: Vec<(SmallVec<[u64; 6]>, Parts<'_>)> = Vec::new();
+    for (p, (part, _)) in batch.parts.iter().enumerate() {
+        let places = part.iter().map(|(source, bytes)| given.find(work, &core.flag, *source, *bytes));
+        let places: Found<'_> = places.collect::<Result<_>>()?;
+        let numbers: SmallVec<[u64; 6]> = places.iter().map(|f| f.0).collect();
+        match sets.iter_mut().find(|(n, _)| *n == numbers) {
+            Some((_, parts)) => parts.push((p, places)),
+            None => sets.push((numbers, vec![(p, places)])),
+        }
+    }
+    for (_, parts) in &sets {
+        match bind_parts(core, binds, batch, parts)? {
+            Some(whole) => bound.push(whole),
+            None => {
+                for (p, _) in parts {
+                    bound.push(bind(core, binds, given, work, &ready.runs[batch.runs.start + p])?);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Buffer number, buffer and offset of each binding of a part.
+type Found<'a> = SmallVec<[(u64, &'a wgpu::Buffer, u64); 6]>;
+
+/// Numbers of parts with their places.
+type Parts<'a> = Vec<(usize, Found<'a>)>;
+
+/// Parts of a batch that lie in the same buffers as one dispatch; `None` where that does not pay, or
+/// where they lie too far apart to be bound together.
+fn bind_parts<'a>(
+    core: &Core,
+    binds: &mut Binds,
+    batch: &'a Batch,
+    parts: &[(usize, Found<'_>)],
+) -> Result<Option<Bound<'a>>> {
+    if parts.len() < 2 {
+        return Ok(None);
+    }
+    let count = batch.whole.binds.len();
+    let row = (1 + count).next_multiple_of(4);
+    let mut ranges: SmallVec<[(u64, u64, u64); 6]> = SmallVec::new();
+    let mut buffers: SmallVec<[&wgpu::Buffer; 6]> = SmallVec::new();
+    let mut table = vec![u32::MAX; row * batch.parts.len()];
+    for b in 0..count {
+        let (number, buffer, _) = parts[0].1[b];
+        let base = parts.iter().map(|(_, f)| f[b].2).min().unwrap_or(0);
+        let end = parts.iter().map(|(p, f)| f[b].2 + batch.parts[*p].0[b].1).max().unwrap_or(0);
+        if end - base > core.caps.max_value_bytes as u64 {
+            return Ok(None);
+        }
+        for (r, (_, f)) in parts.iter().enumerate() {
+            table[r * row + 1 + b] = ((f[b].2 - base) / u64::from(batch.unit_bytes[b])) as u32;
+        }
+        ranges.push((number, base, (end - base).next_multiple_of(16).min(buffer.size() - base)));
+        buffers.push(buffer);
+    }
+    let mut total = 0;
+    for (r, (p, _)) in parts.iter().enumerate() {
+        total += batch.parts[*p].1;
+        table[r * row] = total;
+    }
+    let mut tables = lock(&batch.tables);
+    let uniform = match tables.iter().find(|(words, _)| *words == table) {
+        Some((_, uniform)) => uniform.clone(),
+        None => {
+            let uniform = core.kernels.uniform_group(&core.device, bytemuck::cast_slice(&table));
+            if tables.len() >= MOST_TABLES {
+                tables.remove(0);
+            }
+            tables.push((table, uniform.clone()));
+            uniform
+        }
+    };
+    let group = group(core, binds, &batch.whole, ranges, &buffers);
+    let grid = emit::fold(u64::from(total.div_ceil(batch.workgroup)), &core.caps)?;
+    Ok(Some(Bound { run: &batch.whole, group, uniform: Some(uniform), total: Some((total, grid)) }))
+}
+
+/// Everything that a plan runs, bound. Batches are one dispatch each unless every run is to be timed.
+fn bind_all<'a>(
+    core: &Core,
+    given: &Given,
+    work: &[Option<(u64, wgpu::Buffer)>],
+    ready: &'a Ready,
+    timed: bool,
+) -> Result<Vec<Bound<'a>>> {
+    let mut binds = lock(&core.binds);
+    let mut bound = Vec::with_capacity(ready.runs.len());
+    let mut batches = ready.batches.iter().filter(|_| !timed).peekable();
+    let mut at = 0;
+    while at < ready.runs.len() {
+        if let Some(batch) = batches.next_if(|b| b.runs.start == at) {
+            bind_batch(core, &mut binds, given, work, ready, batch, &mut bound)?;
+            at = batch.runs.end;
+            continue;
+        }
+        bound.push(bind(core, &mut binds, given, work, &ready.runs[at])?);
+        at += 1;
+    }
+    Ok(bound)
 }
 
 /// A scalar as the word that kernels read.
@@ -279,7 +411,7 @@ fn record(pass: &mut wgpu::ComputePass<'_>, bound: &Bound<'_>, scalars: &[f64]) 
     let run = bound.run;
     pass.set_pipeline(&run.kernel.pipeline);
     pass.set_bind_group(0, &bound.group, &[]);
-    if let Some(uniform) = &run.uniform {
+    if let Some(uniform) = &bound.uniform {
         pass.set_bind_group(1, uniform, &[]);
     }
     if !run.immediates.is_empty() {
@@ -287,9 +419,12 @@ fn record(pass: &mut wgpu::ComputePass<'_>, bound: &Bound<'_>, scalars: &[f64]) 
         for (at, scalar, ty) in &run.scalars {
             words[*at] = word(scalars[*scalar as usize], *ty);
         }
+        if let Some((total, _)) = bound.total {
+            words[0] = total;
+        }
         pass.set_immediates(0, bytemuck::cast_slice(&words));
     }
-    let [x, y, z] = run.grid;
+    let [x, y, z] = bound.total.map_or(run.grid, |(_, grid)| grid);
     pass.dispatch_workgroups(x, y, z);
 }
 
@@ -352,11 +487,11 @@ pub(crate) fn submit(
     // Held until submitted: the workspace may not be exchanged in between.
     let work = lock(&core.work);
     let work = Workspace::all(&work);
+    let mut raised = None;
+    let mut dispatches = 0;
     let ticket = core.faults.scoped(&core.device, "submit", || -> Result<u64> {
-        let runs: Vec<Bound<'_>> = {
-            let mut binds = lock(&core.binds);
-            ready.runs.iter().map(|run| bind(core, &mut binds, &given, &work, run)).collect::<Result<_>>()?
-        };
+        let runs = bind_all(core, &given, &work, ready, stamps.is_some())?;
+        dispatches = runs.len();
         let mut encoder = core.encoder();
         if let Some((from, offset)) = &staged {
             let (_, to, _) = given.find(&work, &core.flag, Source::Work(0, 0), 0)?;
@@ -371,16 +506,23 @@ pub(crate) fn submit(
             stamps.resolve(&mut encoder);
         }
         if let Some(buffer) = &flag {
+            raised = Some(line.ticket + 1);
             raise(core, &mut encoder, buffer, line.ticket + 1);
         }
         Ok(line.launch(core, encoder))
-    })??;
-    count(&core.counters.dispatches, ready.runs.len() as u64);
+    });
+    let ticket = ticket.flatten().inspect_err(|_| {
+        // The flag of a submission that failed may never come; no later wait may stand for it.
+        if let Some(ticket) = raised {
+            core.checks.land(ticket, 0);
+        }
+    })?;
+    count(&core.counters.dispatches, dispatches as u64);
     if staged.is_some() {
         count(&core.counters.uploads, 1);
         count(&core.counters.upload_bytes, ready.plan.upload_bytes as u64);
     }
-    tracing::trace!(ticket, dispatches = ready.runs.len(), "submitted");
+    tracing::trace!(ticket, dispatches, "submitted");
     Ok(Ticket(ticket))
 }
 
@@ -391,10 +533,10 @@ fn raise(core: &Core, encoder: &mut wgpu::CommandEncoder, buffer: &wgpu::Buffer,
     core.checks.expect(ticket);
     let (checks, pool, back) = (Arc::clone(&core.checks), Arc::clone(&core.downloads), buffer.clone());
     encoder.map_buffer_on_submit(buffer, wgpu::MapMode::Read, 0..4, move |mapped| {
-        let number = match mapped.map(|()| back.get_mapped_range(0..4)) {
-            Ok(Ok(view)) => bytemuck::pod_read_unaligned(&view[..4]),
-            _ => 0,
-        };
+        if mapped.is_err() {
+            return checks.land(ticket, 0);
+        }
+        let number = back.get_mapped_range(0..4).map_or(0, |view| bytemuck::pod_read_unaligned(&view[..4]));
         checks.land(ticket, number);
         back.unmap();
         pool.give(back);

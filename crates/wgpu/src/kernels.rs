@@ -34,7 +34,7 @@ impl LayoutKey {
     fn new(written: SmallVec<[bool; 8]>, params: Params) -> LayoutKey {
         LayoutKey {
             written,
-            uniform: matches!(params, Params::Spilled { .. }),
+            uniform: matches!(params, Params::Spilled { .. } | Params::Parts { .. }),
             immediates: !matches!(params, Params::None),
         }
     }
@@ -68,7 +68,7 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// The kernel of `source` with these accesses and parameters.
     pub(crate) fn new(source: &str, written: SmallVec<[bool; 8]>, params: Params) -> Wanted {
-        let foreign = !source.contains("ACCESS");
+        let foreign = !source.contains(crate::launch::OURS);
         let text = if foreign { widen_access(source, &written) } else { fill_access(source, &written) };
         Wanted { source: text.into(), layout: LayoutKey::new(written, params), foreign }
     }
@@ -135,6 +135,25 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
+    /// A bind group of a new uniform buffer with this content.
+    pub(crate) fn uniform_group(&self, device: &wgpu::Device, content: &[u8]) -> wgpu::BindGroup {
+        let buffer = device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: content.len() as u64,
+            usage: wgpu::BufferUsages::UNIFORM,
+            mapped_at_creation: true,
+        });
+        if let Ok(mut view) = buffer.get_mapped_range_mut(..) {
+            view.copy_from_slice(content);
+        }
+        buffer.unmap();
+        device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &self.uniform,
+            entries: &[wgpu::BindGroupEntry { binding: 0, resource: buffer.as_entire_binding() }],
+        })
+    }
+
     /// No kernels yet; those that the driver compiled in earlier runs are read from disk.
     pub(crate) fn open(
         device: &wgpu::Device,
@@ -243,7 +262,7 @@ impl Kernels {
         let layout = self.layout(core, &wanted.layout)?;
         let device = &core.device;
         let start = Instant::now();
-        let made = core.faults.scoped(device, "kernel", || {
+        let made = core.faults.scoped(device, "compile", || {
             let desc = wgpu::ShaderModuleDescriptor {
                 label: None,
                 source: wgpu::ShaderSource::Wgsl((&*wanted.source).into()),

@@ -3,6 +3,9 @@
 
 use wgrad_graph::Loc;
 
+/// What tells a kernel of ours, which runs without run-time checks, from a user's text.
+pub(crate) const OURS: &str = "var<storage, ACCESS";
+
 /// One dispatch.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Launch {
@@ -18,12 +21,23 @@ pub(crate) struct Launch {
     pub(crate) words: Vec<Word>,
     /// Where the kernel finds its parameters.
     pub(crate) params: Params,
+    /// For a launch that runs several steps of one text: what each of them works on.
+    pub(crate) parts: Vec<Part>,
     /// Workgroups on each axis; no axis is over the device's limit. A 0 means nothing to do.
     pub(crate) grid: [u32; 3],
     /// Work estimate of the dispatch, for splitting submissions: bytes moved and floating operations.
     pub(crate) cost_bytes: u64,
     /// Floating operations.
     pub(crate) cost_flops: u64,
+}
+
+/// What one step of several in a launch works on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Part {
+    /// Invocations.
+    pub(crate) work: u32,
+    /// For each of the launch's bindings the place of this step's value.
+    pub(crate) bindings: Vec<Binding>,
 }
 
 /// A storage binding.
@@ -87,6 +101,16 @@ pub(crate) enum Params {
     None,
     /// `var<immediate> params: array<vec4<u32>, N>` or a struct of u32 and f32 words: all of `words`.
     Immediate,
+    /// Words as immediates, and at `@group(1) @binding(0)` a uniform table with a row for each of the
+    /// launch's parts: the end of its invocations, then for each binding where its value starts, counted
+    /// in elements of the binding's array. Rows are padded to whole `vec4<u32>`. The table is made when
+    /// the values' places are known.
+    Parts {
+        /// Bytes of an element of each binding's array.
+        unit_bytes: [u8; 16],
+        /// Invocations in a workgroup. The first word is the number of invocations of all parts.
+        workgroup: u32,
+    },
     /// The first `fixed` words, all [`Word::Fixed`] or [`Word::Check`], in a uniform buffer at
     /// `@group(1) @binding(0)` as `array<vec4<u32>, N>`, written once when the plan is prepared; the
     /// words after them, at most `Caps::immediate_bytes`, as immediates.

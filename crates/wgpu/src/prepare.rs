@@ -2,16 +2,17 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
 
 use rayon::prelude::*;
 use smallvec::SmallVec;
-use wgrad_graph::{DeviceKind, Error, ErrorKind, LeafKind, Loc, Plan, Prepared, Result};
+use wgrad_graph::{DeviceKind, Error, ErrorKind, LeafKind, Loc, Plan, Prepared, Result, Step};
 
 use crate::emit;
 use crate::gpu::Core;
 use crate::kernels::{Kernel, Wanted};
-use crate::launch::{Bound, Launch, Lowered, Params, ScalarType, Word};
+use crate::launch::{Binding, Bound, Launch, Lowered, Params, ScalarType, Word};
 use crate::workspace::{self, Places};
 
 /// What a binding refers to, workspace places resolved.
@@ -40,6 +41,9 @@ impl Source {
     }
 }
 
+/// What each binding of a dispatch refers to, and its bytes.
+pub(crate) type Binds = SmallVec<[(Source, u64); 6]>;
+
 /// One dispatch, ready.
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -47,7 +51,7 @@ pub(crate) struct Run {
     pub(crate) step: usize,
     pub(crate) kernel: Arc<Kernel>,
     /// What each binding refers to, and its bytes.
-    pub(crate) binds: SmallVec<[(Source, u64); 6]>,
+    pub(crate) binds: Binds,
     /// The uniform parameters, if any.
     pub(crate) uniform: Option<wgpu::BindGroup>,
     /// The immediates; words of scalars are 0.
@@ -59,12 +63,30 @@ pub(crate) struct Run {
     pub(crate) cost_ns: u64,
 }
 
+/// Several runs that may be one dispatch, where the values of each binding lie in one driver buffer.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// Which of the plan's runs.
+    pub(crate) runs: Range<usize>,
+    /// All of them as one.
+    pub(crate) whole: Run,
+    /// For each run what its bindings refer to, and its invocations.
+    pub(crate) parts: Vec<(Binds, u32)>,
+    /// Bytes of an element of each binding's array.
+    pub(crate) unit_bytes: [u8; 16],
+    pub(crate) workgroup: u32,
+    /// The tables of parts that were made last: their words, and their bind groups.
+    pub(crate) tables: Mutex<Vec<(Vec<u32>, wgpu::BindGroup)>>,
+}
+
 /// A prepared plan.
 pub(crate) struct Ready {
     pub(crate) core: Arc<Core>,
     serial: u64,
     pub(crate) plan: Arc<Plan>,
     pub(crate) runs: Vec<Run>,
+    /// Ascending.
+    pub(crate) batches: Vec<Batch>,
     /// Whether a kernel may raise the error flag.
     pub(crate) raises: bool,
 }
@@ -117,12 +139,13 @@ pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>)
     let scratch = lowered.iter().map(|l| l.scratch_bytes as u64).max().unwrap_or(0).next_multiple_of(align);
     let places = workspace::place(plan, scratch, align, core.max_buffer_bytes / align * align)?;
 
-    let launches: Vec<(usize, Launch)> = lowered
+    let mut launches: Vec<(usize, Launch)> = lowered
         .into_iter()
         .enumerate()
         .flat_map(|(step, l)| l.launches.into_iter().map(move |launch| (step, launch)))
         .filter(|(_, launch)| !launch.grid.contains(&0))
         .collect();
+    let batches = batches(core, plan, &mut launches)?;
     let op = |step: usize| {
         let last = plan.steps[step].group.nodes.last();
         last.map_or("group", |n| plan.graph.node(*n).op.name())
@@ -130,13 +153,9 @@ pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>)
     let mut wanted = Vec::with_capacity(launches.len());
     let mut binds = Vec::with_capacity(launches.len());
     let mut raises = false;
-    for (step, launch) in &launches {
+    for (step, launch) in launches.iter().chain(batches.iter().map(|(_, whole)| whole)) {
         check(core, op(*step), launch)?;
-        let sources: SmallVec<[(Source, u64); 6]> = launch
-            .bindings
-            .iter()
-            .map(|b| (source(plan, &places, b.what), b.bytes.next_multiple_of(4).max(4) as u64))
-            .collect();
+        let sources = sources(plan, &places, &launch.bindings);
         raises |= sources.iter().any(|(s, _)| *s == Source::Flag);
         // A driver buffer may not be bound `read` and `read_write` in one dispatch.
         let writes =
@@ -146,6 +165,9 @@ pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>)
         binds.push(sources);
     }
     let kernels = core.kernels.all(core, &wanted)?;
+    let singles = launches.len();
+    let wholes: Vec<Range<usize>> = batches.iter().map(|(runs, _)| runs.clone()).collect();
+    launches.extend(batches.into_iter().map(|(_, whole)| whole));
     let words: Vec<Vec<u32>> = launches.iter().map(|(_, l)| words(core, l)).collect();
     let mut uniforms = uniforms(core, &launches, &words)?;
 
@@ -153,7 +175,7 @@ pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>)
     for (n, (((step, launch), kernel), binds)) in launches.iter().zip(kernels).zip(binds).enumerate() {
         let first = match launch.params {
             Params::Spilled { fixed } => fixed as usize,
-            Params::None | Params::Immediate => 0,
+            Params::None | Params::Immediate | Params::Parts { .. } => 0,
         };
         let scalars = launch.words[first..].iter().enumerate();
         runs.push(Run {
@@ -172,11 +194,61 @@ pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>)
             cost_ns: cost_ns(core.caps.kind, launch),
         });
     }
+    let made: Vec<Run> = runs.drain(singles..).collect();
+    let mut batches = Vec::with_capacity(made.len());
+    for ((whole, runs), (_, launch)) in made.into_iter().zip(wholes).zip(&launches[singles..]) {
+        let Params::Parts { unit_bytes, workgroup } = launch.params else { continue };
+        let mut parts = Vec::with_capacity(launch.parts.len());
+        for part in &launch.parts {
+            parts.push((sources(plan, &places, &part.bindings), part.work));
+        }
+        // Access was chosen by the first part's classes.
+        let class = |part: &Binds| part.iter().map(|(s, _)| s.class()).collect::<Vec<_>>();
+        if parts.iter().all(|(part, _)| class(part) == class(&whole.binds)) {
+            batches.push(Batch { runs, whole, parts, unit_bytes, workgroup, tables: Mutex::default() });
+        }
+    }
     let serial = core.number();
     workspace::reserve(core, serial, &places.needs)?;
     // A short-lived process may never drop its device.
     core.kernels.save(&core.info);
-    Ok(Ready { core: Arc::clone(core), serial, plan: Arc::clone(plan), runs, raises })
+    Ok(Ready { core: Arc::clone(core), serial, plan: Arc::clone(plan), runs, batches, raises })
+}
+
+/// What the bindings of a launch refer to, and their bytes.
+fn sources(plan: &Plan, places: &Places, bindings: &[Binding]) -> Binds {
+    let one = |b: &Binding| (source(plan, places, b.what), b.bytes.next_multiple_of(4).max(4) as u64);
+    bindings.iter().map(one).collect()
+}
+
+/// Which launches one stands for, and that one with its first step.
+type Whole = (Range<usize>, (usize, Launch));
+
+/// Launches that run several of `launches` as one, each with the range that it stands for. Launches of
+/// one batch, which are independent of each other, are put next to those of the same text.
+fn batches(core: &Core, plan: &Plan, launches: &mut [(usize, Launch)]) -> Result<Vec<Whole>> {
+    let mut made = Vec::new();
+    let mut from = 0;
+    while from < launches.len() {
+        let batch = |i: usize| plan.steps[launches[i].0].batch;
+        let upto = (from + 1..launches.len()).find(|i| batch(*i) != batch(from)).unwrap_or(launches.len());
+        let own = launches[from..upto].windows(2).all(|w| w[0].0 != w[1].0);
+        if own && upto - from > 1 {
+            launches[from..upto].sort_by(|a, b| a.1.source.cmp(&b.1.source));
+            let mut first = from;
+            while first < upto {
+                let same = |i: &usize| launches[*i].1.source != launches[first].1.source;
+                let end = (first..upto).find(same).unwrap_or(upto);
+                let steps: Vec<&Step> = launches[first..end].iter().map(|l| &plan.steps[l.0]).collect();
+                let singles: Vec<&Launch> = launches[first..end].iter().map(|l| &l.1).collect();
+                let whole = emit::batch(&steps, &singles, &plan.graph, &plan.scalars, &core.caps)?;
+                made.extend(whole.map(|whole| (first..end, (launches[first].0, whole))));
+                first = end;
+            }
+        }
+        from = upto;
+    }
+    Ok(made)
 }
 
 /// Fails where a launch needs more than the device has.
@@ -197,7 +269,7 @@ fn check(core: &Core, op: &str, launch: &Launch) -> Result<()> {
     }
     let immediates = match launch.params {
         Params::None => 0,
-        Params::Immediate => launch.words.len(),
+        Params::Immediate | Params::Parts { .. } => launch.words.len(),
         Params::Spilled { fixed } => launch.words.len() - fixed as usize,
     };
     limit("bytes of immediates", immediates * 4, caps.immediate_bytes)

@@ -70,6 +70,7 @@ fn axpb(n: usize, x: Loc, y: Loc, a: Word, b: f32) -> Launch {
         bindings: vec![bound(Bound::Loc(x), false, n), bound(Bound::Loc(y), true, n)],
         words: vec![Word::Fixed(n as u32), a, Word::Fixed(b.to_bits())],
         params: Params::Immediate,
+        parts: Vec::new(),
         grid: [n.div_ceil(64) as u32, 1, 1],
         cost_bytes: 8 * n as u64,
         cost_flops: 2 * n as u64,
@@ -83,6 +84,7 @@ fn check(n: usize, x: Loc, limit: u32) -> Launch {
         bindings: vec![bound(Bound::Loc(x), false, n), bound(Bound::Flag, true, 1)],
         words: vec![Word::Fixed(n as u32), Word::Fixed(limit), check],
         params: Params::Immediate,
+        parts: Vec::new(),
         grid: [n.div_ceil(64) as u32, 1, 1],
         cost_bytes: 4 * n as u64,
         cost_flops: 0,
@@ -186,6 +188,7 @@ fn a_chain_of_kernels_computes() {
             ],
             words: vec![Word::Fixed(n as u32), Word::Fixed(0), Word::Fixed(0), Word::Fixed(0), fixed(0.5)],
             params: Params::Spilled { fixed: 4 },
+            parts: Vec::new(),
             grid: [n.div_ceil(64) as u32, 1, 1],
             cost_bytes: 0,
             cost_flops: 0,
@@ -429,6 +432,7 @@ fn a_users_text_runs_checked_wherever_its_operands_lie() {
             source: OWN.to_owned(),
             words: Vec::new(),
             params: Params::None,
+            parts: Vec::new(),
             ..axpb(100, x, y, fixed(0.0), 0.0)
         };
         let launches = [

@@ -132,7 +132,7 @@ impl Plan {
             ensure!(index.views.iter().all(|v| v.valid.is_none()), "{group}: a store is not always valid");
             if out.dtype.bytes() < 4 && !custom {
                 ensure!(
-                    group.kind == Kind::Pointwise && index.is_linear(),
+                    group.kind == Kind::Pointwise && (index.is_linear() || out.shape.elems() == 0),
                     "{group}: store of packed {out:?}"
                 );
             }

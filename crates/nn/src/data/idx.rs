@@ -47,7 +47,7 @@ impl Idx<'_> {
     fn tensor(mut self) -> Result<HostTensor> {
         let [zero0, zero1, code, rank] = self.word("the magic number")?;
         if zero0 != 0 || zero1 != 0 {
-            return Err(self.fault(0, "the magic number starts with two zero bytes"));
+            return Err(self.fault(0, "neither gzip nor IDX, whose magic number starts with two zero bytes"));
         }
         let dtype = match code {
             0x08 => DType::U8,

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use wgrad_graph::{Caps, DType, Graph, Group, NodeId, Op, Out, Result, Step, bail};
 
 use super::template;
+use crate::choose;
 use crate::launch::{Binding, Bound, Launch, Params, ScalarType, Word};
 
 /// What a lowering knows besides the group.
@@ -52,6 +53,8 @@ pub(super) struct Kernel<'a> {
     used: Vec<Used>,
     fixed: Vec<Word>,
     dynamic: Vec<Word>,
+    /// Steps that one launch runs; 0 for a launch of one step.
+    parts: usize,
     tokens: HashMap<String, String>,
 }
 
@@ -86,7 +89,44 @@ pub(super) fn recast(text: &str, from: &str, to: &str) -> String {
 
 impl<'a> Kernel<'a> {
     pub(super) fn new(cx: Cx<'a>) -> Kernel<'a> {
-        Kernel { cx, used: Vec::new(), fixed: Vec::new(), dynamic: Vec::new(), tokens: HashMap::new() }
+        Kernel {
+            cx,
+            used: Vec::new(),
+            fixed: Vec::new(),
+            dynamic: Vec::new(),
+            parts: 0,
+            tokens: HashMap::new(),
+        }
+    }
+
+    /// A kernel that runs `parts` steps of one text.
+    pub(super) fn of_parts(cx: Cx<'a>, parts: usize) -> Kernel<'a> {
+        Kernel { parts, ..Kernel::new(cx) }
+    }
+
+    /// Vectors in a row of the table of parts.
+    fn row(&self) -> usize {
+        (1 + self.used.len()).div_ceil(4)
+    }
+
+    /// Finds the part of invocation `at`, where its values start, and which of its invocations this is.
+    pub(super) fn find_part(&self) -> String {
+        let row = self.row();
+        let mut text = format!(
+            "var part = 0u;\nvar start = 0u;\n\
+             while (at >= parts[part * {row}u].x) {{\nstart = parts[part * {row}u].x;\npart += 1u;\n}}\n"
+        );
+        for b in 0..self.used.len() {
+            let component = ["x", "y", "z", "w"][(b + 1) % 4];
+            let _ = writeln!(text, "let o{b} = parts[part * {row}u + {}u].{component};", (b + 1) / 4);
+        }
+        text.push_str("let at = at - start;\n");
+        text
+    }
+
+    /// Index `index` of the array of binding `b`, from where the part's value starts.
+    fn place(&self, b: usize, index: &str) -> String {
+        if self.parts > 0 { format!("o{b} + ({index})") } else { index.to_owned() }
     }
 
     pub(super) fn group(&self) -> &'a Group {
@@ -171,8 +211,10 @@ impl<'a> Kernel<'a> {
         let b = self.at_loc(Bound::Loc(self.cx.step.reads[usize::from(operand)]));
         let dtype = self.operand(operand).dtype;
         let word = |index: String| match self.declared(b) {
-            Declared::Word(_) => format!("b{b}[{index}]"),
-            Declared::Quad(_) => format!("b{b}[({index}) >> 2u][({index}) & 3u]"),
+            Declared::Word(_) => format!("b{b}[{}]", self.place(b, &index)),
+            Declared::Quad(_) => {
+                format!("b{b}[{}][({index}) & 3u]", self.place(b, &format!("({index}) >> 2u")))
+            }
             Declared::Atomic => format!("atomicLoad(&b{b}[{index}])"),
         };
         if packed(dtype) {
@@ -186,7 +228,7 @@ impl<'a> Kernel<'a> {
     pub(super) fn load_quad(&self, operand: u16, at: &str) -> String {
         let b = self.at_loc(Bound::Loc(self.cx.step.reads[usize::from(operand)]));
         let to = wgsl_type(self.operand(operand).dtype);
-        let quad = format!("b{b}[({at}) >> 2u]");
+        let quad = format!("b{b}[{}]", self.place(b, &format!("({at}) >> 2u")));
         if self.stored_type(b) == to { quad } else { format!("bitcast<vec4<{to}>>({quad})") }
     }
 
@@ -214,8 +256,10 @@ impl<'a> Kernel<'a> {
         }
         let word = recast(value, wgsl_type(dtype), self.stored_type(b));
         match self.declared(b) {
-            Declared::Word(_) => format!("b{b}[{at}] = {word};\n"),
-            Declared::Quad(_) => format!("b{b}[({at}) >> 2u][({at}) & 3u] = {word};\n"),
+            Declared::Word(_) => format!("b{b}[{}] = {word};\n", self.place(b, at)),
+            Declared::Quad(_) => {
+                format!("b{b}[{}][({at}) & 3u] = {word};\n", self.place(b, &format!("({at}) >> 2u")))
+            }
             Declared::Atomic => format!("atomicStore(&b{b}[{at}], {word});\n"),
         }
     }
@@ -241,7 +285,7 @@ impl<'a> Kernel<'a> {
         let [x, y, z, w] = values;
         let quad = format!("vec4<{from}>({x}, {y}, {z}, {w})");
         let quad = if from == to { quad } else { format!("bitcast<vec4<{to}>>({quad})") };
-        format!("b{b}[({at}) >> 2u] = {quad};\n")
+        format!("b{b}[{}] = {quad};\n", self.place(b, &format!("({at}) >> 2u")))
     }
 
     /// Word `at` of the scratch memory.
@@ -341,18 +385,26 @@ impl<'a> Kernel<'a> {
     ) -> Result<Launch> {
         let caps = self.cx.caps;
         let name = self.group().nodes.last().map_or("kernel", |n| self.cx.graph.node(*n).op.name());
-        if self.used.len() > caps.max_buffers {
+        // The error flag and scratch memory have buffers of their own, beside those that plans count.
+        let values = self.used.iter().filter(|u| matches!(u.what, Bound::Loc(_))).count();
+        if values > caps.max_buffers {
             bail!(
                 Limit,
                 name,
-                "needs {} storage buffers in one kernel, {} has {}",
-                self.used.len(),
+                "needs {values} storage buffers in one kernel, {} has {}",
                 caps.name,
                 caps.max_buffers
             );
         }
         let words = self.fixed.len() + self.dynamic.len();
         let params = match words * 4 {
+            _ if self.parts > 0 => {
+                let mut unit_bytes = [0; 16];
+                for (b, unit) in unit_bytes.iter_mut().enumerate().take(self.used.len()) {
+                    *unit = if matches!(self.declared(b), Declared::Quad(_)) { 16 } else { 4 };
+                }
+                Params::Parts { unit_bytes, workgroup: choose::pointwise_workgroup(caps) }
+            }
             0 => Params::None,
             bytes if bytes <= caps.immediate_bytes => Params::Immediate,
             _ => {
@@ -374,6 +426,14 @@ impl<'a> Kernel<'a> {
         let immediates = match params {
             Params::None => 0,
             Params::Immediate => words,
+            Params::Parts { .. } => {
+                let vectors = self.parts * self.row();
+                let _ = writeln!(
+                    declare,
+                    "@group(1) @binding(0) var<uniform> parts: array<vec4<u32>, {vectors}>;"
+                );
+                words
+            }
             Params::Spilled { fixed } => {
                 let vectors = fixed / 4;
                 let _ = writeln!(
@@ -408,7 +468,7 @@ impl<'a> Kernel<'a> {
             self.used.iter().map(|u| Binding { what: u.what, written: u.written, bytes: u.bytes }).collect();
         let cost_bytes = bindings.iter().map(|b| b.bytes as u64).sum();
         let words = self.fixed.into_iter().chain(self.dynamic).collect();
-        Ok(Launch { source, bindings, words, params, grid, cost_bytes, cost_flops })
+        Ok(Launch { source, bindings, words, params, parts: Vec::new(), grid, cost_bytes, cost_flops })
     }
 
     /// `text` with the words' tokens replaced by where they lie.
@@ -425,7 +485,9 @@ impl<'a> Kernel<'a> {
                 Params::Spilled { .. } if fixed => {
                     write!(out, "words[{}].{}", n / 4, ["x", "y", "z", "w"][n % 4])
                 }
-                Params::Immediate if !fixed => write!(out, "params.w{}", n + self.fixed.len()),
+                Params::Immediate | Params::Parts { .. } if !fixed => {
+                    write!(out, "params.w{}", n + self.fixed.len())
+                }
                 _ => write!(out, "params.w{n}"),
             };
         }

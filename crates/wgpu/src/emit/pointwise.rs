@@ -10,7 +10,7 @@ use super::index::{Along, along, needs_coords};
 use super::kernel::{Cx, Kernel, Touch, packed, wgsl_type};
 use super::{arithmetic, fold, points};
 use crate::choose;
-use crate::launch::Lowered;
+use crate::launch::{Launch, Lowered};
 
 /// The components of a vector.
 pub(super) const XYZW: [&str; 4] = ["x", "y", "z", "w"];
@@ -236,15 +236,26 @@ impl<'a> Points<'a> {
 
 /// The launch of a pointwise group, or with `planes` the one that ends a product cut along K.
 pub(super) fn lower(cx: Cx<'_>, planes: Option<Planes>) -> Result<Lowered> {
-    let group = &*cx.step.group;
-    let count = points("pointwise", group.outer())?;
+    let count = points("pointwise", cx.step.group.outer())?;
     if count == 0 {
         return Ok(Lowered::default());
     }
+    let launch = launch(Kernel::new(cx), planes, count, None)?;
+    Ok(Lowered { launches: vec![launch], scratch_bytes: 0 })
+}
+
+/// The launch over `count` points; with `total`, over that many invocations of all parts of the kernel.
+pub(super) fn launch(
+    mut k: Kernel<'_>,
+    planes: Option<Planes>,
+    count: usize,
+    total: Option<usize>,
+) -> Result<Launch> {
+    let cx = k.cx;
+    let group = &*cx.step.group;
     let site = Points::new(cx, count);
     let bytes = site.stores().any(|s| site.bytes(s));
     let quads = bytes || (site.wide() && choose::quads(count, group.body.exprs.len()));
-    let mut k = Kernel::new(cx);
     let flagged = site.note(&mut k, quads);
     if let Some(planes) = planes {
         let touch = if quads && site.whole { Touch::Quad } else { Touch::Each };
@@ -253,7 +264,7 @@ pub(super) fn lower(cx: Cx<'_>, planes: Option<Planes>) -> Result<Lowered> {
     if flagged {
         k.flagged();
     }
-    let mut text = String::new();
+    let mut text = if total.is_some() { k.find_part() } else { String::new() };
     let mut accs = [const { Vec::new() }; 4];
     let first = if quads { "first" } else { "at" };
     if quads {
@@ -286,7 +297,7 @@ pub(super) fn lower(cx: Cx<'_>, planes: Option<Planes>) -> Result<Lowered> {
             });
         }
     }
-    let work = if quads { count.div_ceil(4) } else { count };
+    let work = total.unwrap_or(if quads { count.div_ceil(4) } else { count });
     text.push_str(&if quads {
         site.quad(&mut k, Site { first, coords: None, accs })?
     } else {
@@ -297,6 +308,5 @@ pub(super) fn lower(cx: Cx<'_>, planes: Option<Planes>) -> Result<Lowered> {
     let regions = [("count", count_text.as_str()), ("body", text.as_str())];
     let grid = fold((work as u64).div_ceil(u64::from(wg)), cx.caps)?;
     let flops = count as u64 * arithmetic(&group.body, &site.needed);
-    let launch = k.finish(wgrad_wgsl::POINTWISE, &format!("const WG = {wg}u;\n"), &regions, grid, flops)?;
-    Ok(Lowered { launches: vec![launch], scratch_bytes: 0 })
+    k.finish(wgrad_wgsl::POINTWISE, &format!("const WG = {wg}u;\n"), &regions, grid, flops)
 }

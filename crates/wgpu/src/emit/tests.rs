@@ -114,7 +114,8 @@ fn no_float_ne(
 /// Checks what must hold of every launch.
 pub(super) fn check_launch(launch: &Launch, caps: &Caps) {
     check(&launch.source);
-    assert!(launch.bindings.len() <= caps.max_buffers, "{} buffers", launch.bindings.len());
+    let values = launch.bindings.iter().filter(|b| matches!(b.what, Bound::Loc(_))).count();
+    assert!(values <= caps.max_buffers, "{values} buffers");
     assert!(launch.grid.iter().all(|g| *g <= caps.max_workgroups), "{:?}", launch.grid);
     for (i, b) in launch.bindings.iter().enumerate() {
         assert!(b.bytes > 0 && b.bytes % 4 == 0);
@@ -126,6 +127,7 @@ pub(super) fn check_launch(launch: &Launch, caps: &Caps) {
     match launch.params {
         Params::None => assert!(words.is_empty()),
         Params::Immediate => assert!(words.len() <= limit),
+        Params::Parts { .. } => assert!(words.len() <= limit && launch.parts.len() > 1),
         Params::Spilled { fixed } => {
             assert!(fixed % 4 == 0 && words.len() - fixed as usize <= limit);
             let known = |w: &Word| !matches!(w, Word::Scalar(..));

@@ -154,4 +154,19 @@ fn a_custom_kernel_is_passed_through() {
     assert_eq!(launch.grid, [1, 1, 1]);
     assert_eq!(launch.bindings.iter().map(|b| b.written).collect::<Vec<_>>(), [false, true]);
     validate(&launch.source);
+    // A text that would pass for one of ours, and so run unchecked, is refused; the word alone is not.
+    let sly = [wgsl.replace("storage, read>", "storage, ACCESS0>"), format!("// ACCESS\n{wgsl}")];
+    for (id, (wgsl, fine)) in (8..).map(CustomId).zip(sly.into_iter().zip([false, true])) {
+        let spec = CustomSpec {
+            name: "sly".into(),
+            wgsl,
+            dispatch: Box::new(|_, _| [1, 1, 1]),
+            cpu: Box::new(|_, _| ()),
+        };
+        let mut group = (*step.group).clone();
+        group.kind = Kind::Custom(id);
+        step.group = Arc::new(group);
+        s.graph.register(id, &Arc::new(spec));
+        assert_eq!(lower(&step, &s.graph, &[], &caps).is_ok(), fine);
+    }
 }
