@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 lavapipe=/usr/share/vulkan/icd.d/lvp_icd.x86_64.json
-drivers=${WGRAD_DRIVERS_DIR:-target/drivers}
+drivers=target/drivers
 swiftshader=$drivers/vk_swiftshader_icd.json
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
@@ -33,8 +33,6 @@ if command -v apt-get >/dev/null; then
     fi
 fi
 
-if [ -e "$lavapipe" ]; then
-    export VK_DRIVER_FILES=$lavapipe
-    [ ! -e "$swiftshader" ] || VK_DRIVER_FILES+=:$PWD/$swiftshader
-fi
+# Beside the drivers that the loader finds by itself, lavapipe and a GPU's among them.
+[ ! -e "$swiftshader" ] || export VK_ADD_DRIVER_FILES=$PWD/$swiftshader
 exec cargo test --workspace "$@"
