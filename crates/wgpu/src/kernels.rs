@@ -271,7 +271,8 @@ impl Kernels {
                 device.create_shader_module(desc)
             } else {
                 // SAFETY: the plan proves the bounds of every index that it computes, the text guards
-                // those that data give, and bindings are exact ranges.
+                // those that data give, and bindings hold every value whole. A user's text never
+                // comes here (`OURS`).
                 #[expect(unsafe_code, reason = "run-time checks cost up to half of a kernel's time")]
                 unsafe {
                     device.create_shader_module_trusted(desc, wgpu::ShaderRuntimeChecks::unchecked())
