@@ -1,6 +1,12 @@
 //! Odd shapes, aliases and limits: what random programs rarely meet.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
+#![allow(
+    clippy::type_complexity,
+    clippy::erasing_op,
+    clippy::unit_arg,
+    reason = "tables of closures, zeros made of values"
+)]
 
 use wgrad::{Context, ContextOptions, DType, ErrorKind, HostTensor, Kept, Param, Pass, Shape, Tensor, grad};
 
@@ -415,7 +421,7 @@ fn two_contexts_on_one_device_in_two_threads(on: &Subject) {
 fn a_kernel_full_of_buffers_checks_indices(on: &Subject) {
     let few = on.lowered(|caps| caps.max_buffers = 4);
     let ctx = Context::new(few).unwrap();
-    let (_, _, got) = run(&ctx, &|p: &Pass| {
+    let (_, _, got) = run(&ctx, |p: &Pass| {
         let idx = p.input(HostTensor::new([2, 1], &[2, 0]).unwrap()).unwrap();
         p.input(host([2, 3])).unwrap().gather(1, idx) * p.input(host([2, 1])).unwrap()
     });

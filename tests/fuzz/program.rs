@@ -217,7 +217,7 @@ pub(super) fn run(ctx: &Context, seed: u64, most: usize, log: &mut Vec<String>) 
     let side = 1 + dice.below(6);
     let data: Vec<f32> = (0..side * side).map(|i| (i as f32 * 0.37 + 0.5).sin()).collect();
     let data = HostTensor::new([side, side], &data)?;
-    let params = [Param::new(ctx, "a", &data)?, Param::new(ctx, "b", &data.clone())?];
+    let params = [Param::new(ctx, "a", &data)?, Param::new(ctx, "b", &data)?];
     let state = Kept::new(ctx, &data)?;
     let mut shown = Vec::new();
     for _ in 0..2 {
@@ -254,7 +254,7 @@ fn body(p: &mut Program<'_>, params: &[Param; 2], state: &Kept) -> Result<Vec<wg
         p.values.push(V { t, size: 1.0, digits: INEXACT });
         p.leaves.push(t);
     }
-    let count = 5 + p.dice.below(26) + if p.dice.one_in(10) { 70 } else { 0 };
+    let count = 5 + p.dice.below(26) + if p.most > 1000 && p.dice.one_in(10) { 70 } else { 0 };
     for _ in 0..count {
         match p.dice.below(24) {
             0..4 => p.smooth()?,
