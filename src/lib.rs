@@ -1,7 +1,8 @@
 //! Autograd for Rust on any Vulkan adapter, and on the CPU.
 //!
 //! Operations on [`Tensor`]s record; gradients are more of the same graph; the graph is fused, planned
-//! and run as one submission a step. Start with `use wgrad::prelude::*` and `examples/xor.rs`.
+//! and run as one submission a step (a very long step takes several). Start with
+//! `use wgrad::prelude::*` and `examples/xor.rs`.
 
 use std::fmt;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use wgrad_graph::{Backend, Graph, LeafKind, NodeId, Op, Options, Plan, Prepared, Result, Root, plan};
+use wgrad_graph::{Backend, Graph, LeafKind, Node, NodeId, Op, Options, Plan, Prepared, Result, Root, plan};
 
 use crate::flight::Room;
 
@@ -110,18 +110,16 @@ impl Ready {
     }
 }
 
+/// The limits of scalars that place a part, each with the node that a message names.
 fn bounds(plan: &Plan) -> Vec<(usize, usize, NodeId)> {
-    let mut bounds = Vec::new();
-    for (id, node) in plan.graph.nodes().iter().enumerate() {
-        let (part, start, axis) = match node.op {
-            Op::SliceAt { axis } => (node.outs[0], node.inputs[1], axis),
-            Op::SliceAssignAt { axis } => (plan.graph.out(node.inputs[1]), node.inputs[2], axis),
-            _ => continue,
-        };
-        let axis = usize::from(axis);
-        let whole = plan.graph.out(node.inputs[0]).shape[axis];
-        let scalar = plan.scalars.iter().position(|s| *s == start.node).expect("the start is a scalar");
-        bounds.push((scalar, whole - part.shape[axis], id as NodeId));
-    }
-    bounds
+    let places = |node: &Node, scalar: NodeId| {
+        let starts = matches!(node.op, Op::SliceAt { .. } | Op::SliceAssignAt { .. });
+        starts && node.inputs.last().is_some_and(|start| start.node == scalar)
+    };
+    let limit = |(i, limit): (usize, Option<usize>)| {
+        let scalar = plan.scalars[i];
+        let node = plan.graph.nodes().iter().position(|n| places(n, scalar));
+        Some((i, limit?, node.map_or(scalar, |n| n as NodeId)))
+    };
+    plan.scalar_limits().into_iter().enumerate().filter_map(limit).collect()
 }

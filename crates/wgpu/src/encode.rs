@@ -458,7 +458,8 @@ fn pass(
     at
 }
 
-/// Submits a prepared plan, read by the clock if `stamps` are given. Nothing is submitted when it fails.
+/// Submits a prepared plan, read by the clock if `stamps` are given. When it fails nothing has run, except
+/// for a plan that takes several submissions, of which earlier ones may have.
 pub(crate) fn submit(
     core: &Arc<Core>,
     ready: &Ready,
