@@ -46,7 +46,7 @@ fn random_programs(on: &Subject) {
     let count = if full {
         1000
     } else if on.is_slow() {
-        4
+        20
     } else {
         40
     };

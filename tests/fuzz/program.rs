@@ -254,7 +254,7 @@ fn body(p: &mut Program<'_>, params: &[Param; 2], state: &Kept) -> Result<Vec<wg
         p.values.push(V { t, size: 1.0, digits: INEXACT });
         p.leaves.push(t);
     }
-    let count = 5 + p.dice.below(26) + if p.most > 1000 && p.dice.one_in(10) { 70 } else { 0 };
+    let count = 5 + p.dice.below(26) + if p.dice.one_in(10) { 70 } else { 0 };
     for _ in 0..count {
         match p.dice.below(24) {
             0..4 => p.smooth()?,

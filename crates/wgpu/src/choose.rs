@@ -23,6 +23,13 @@ pub(crate) fn quads(points: usize, exprs: usize) -> bool {
     points >= 16384 && exprs <= 96
 }
 
+/// Longest text of a reduction's step that is repeated four times.
+pub(crate) fn unrolled_bytes(caps: &Caps) -> usize {
+    // Software drivers compile on the CPU; SwiftShader was not done after a minute with a text of 700
+    // bytes four times over.
+    if software(caps) { 450 } else { 1500 }
+}
+
 /// How a reduction is laid over the device.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lanes {

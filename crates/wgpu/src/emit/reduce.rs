@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use wgrad_graph::{Acc, AccKind, DType, ErrorKind, Expr, ExprId, Index, IndexId, Reduce, Result, View, bail};
+use wgrad_graph::{
+    Acc, AccKind, Caps, DType, ErrorKind, Expr, ExprId, Index, IndexId, Reduce, Result, View, bail,
+};
 
 use super::body::{Printer, Space, reach};
 use super::index::{Along, along};
@@ -138,8 +140,8 @@ impl States {
 
 /// Four steps at once, so that four loads are under way: drivers do not unroll loops of unknown length.
 /// A long text is left alone. The counter is the same in every lane, which drivers on CPUs reward.
-fn unrolled(point: &str) -> String {
-    if point.len() > 1500 {
+fn unrolled(point: &str, caps: &Caps) -> String {
+    if point.len() > choose::unrolled_bytes(caps) {
         return String::new();
     }
     let step = |n: u32| format!("{{\nlet r = next + {n}u * step + y;\n{point}}}\n");
@@ -425,7 +427,7 @@ impl<'a> Reduction<'a> {
             ("start", &start),
             ("outer", outer),
             ("block", &block),
-            ("unrolled", &unrolled(point)),
+            ("unrolled", &unrolled(point, k.cx.caps)),
             ("point", point),
             ("fold", &self.states.merge("a", |a, f| format!("g{a}{f}"))),
             ("tree", &self.states.tree(lanes)),
