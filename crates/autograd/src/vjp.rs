@@ -1,7 +1,7 @@
 //! The vector-Jacobian product, recorded into the pass of what it differentiates: a walk over the
 //! recorded nodes backwards, one rule a node, contributions added in the order in which they arise.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::Location;
 
 use smallvec::SmallVec;
@@ -110,19 +110,19 @@ impl Walk {
     ) -> Result<Walk> {
         let mut state = table::lock(pass.context)?;
         let outs = record::enter(&mut state, pass, outputs)?;
-        let trainable: HashMap<OwnedKey, String> =
-            state.owned.iter().filter(|(_, o)| o.trainable).map(|(k, o)| (k, o.name.clone())).collect();
+        let trainable: HashSet<OwnedKey> =
+            state.owned.iter().filter(|(_, o)| o.trainable).map(|(k, _)| k).collect();
         let pool = record::current(&mut state, pass)?;
         let mut on_way = vec![false; pool.nodes.len()];
         let mut found: Vec<ValueKey> = Vec::new();
-        let mut seen: HashMap<ValueKey, ()> = HashMap::new();
+        let mut seen: HashSet<ValueKey> = HashSet::new();
         let mut todo: Vec<ValueKey> = outs.to_vec();
         while let Some(key) = todo.pop() {
-            if seen.insert(key, ()).is_some() {
+            if !seen.insert(key) {
                 continue;
             }
             let value = pool.values[key];
-            if value.version.is_some_and(|(owned, _)| trainable.contains_key(&owned)) {
+            if value.version.is_some_and(|(owned, _)| trainable.contains(&owned)) {
                 found.push(key);
             }
             let node = &pool.nodes[value.node as usize];
@@ -131,7 +131,18 @@ impl Walk {
             }
             todo.extend(node.edges());
         }
-        let params = one_version_each(pool, found, &trainable, at, wanted.is_none())?;
+        let params = match one_version_each(pool, found) {
+            (_, Some((owned, versions))) if wanted.is_none() => {
+                let name = &state.owned[owned].name;
+                let rule =
+                    format!("two versions of {name} reach the loss; differentiate by one of them with `vjp`");
+                let error = Error::new(ErrorKind::Gradient, "backward", rule).at(at);
+                return Err(versions.into_iter().fold(error, |error, (version, made)| {
+                    error.operand(format!("version {version}"), Some(made))
+                }));
+            }
+            (params, _) => params,
+        };
         let nodes: Vec<u32> = (0..on_way.len() as u32).filter(|i| on_way[*i as usize]).collect();
         let mut needs: HashMap<ValueKey, bool> = HashMap::new();
         match wanted {
@@ -296,33 +307,29 @@ fn accumulate(grads: &mut HashMap<ValueKey, Tensor>, key: ValueKey, dx: Tensor) 
     Ok(())
 }
 
-/// Orders the trainable versions found, and refuses two of one parameter.
-fn one_version_each(
-    pool: &Pool,
-    mut found: Vec<ValueKey>,
-    names: &HashMap<OwnedKey, String>,
-    at: At,
-    refuse: bool,
-) -> Result<Vec<(OwnedKey, ValueKey)>> {
+/// The number of a version and the line that made it.
+type Version = (u64, At);
+/// A parameter and two of its versions.
+type Twice = (OwnedKey, [Version; 2]);
+
+/// Orders the trainable versions found, the first of each parameter, and tells of two of one parameter.
+fn one_version_each(pool: &Pool, mut found: Vec<ValueKey>) -> (Vec<(OwnedKey, ValueKey)>, Option<Twice>) {
     found.sort_by_key(|k| (pool.values[*k].node, *k));
-    let mut params: Vec<(OwnedKey, ValueKey)> = Vec::new();
+    let mut first: HashMap<OwnedKey, Version> = HashMap::new();
+    let (mut params, mut twice) = (Vec::new(), None);
     for key in found {
-        let (owned, version) = pool.values[key].version.expect("only versions are collected");
-        if let Some((_, other)) = params.iter().find(|(o, _)| *o == owned) {
-            let other = pool.values[*other];
-            if refuse && other.version != Some((owned, version)) {
-                let rule = format!(
-                    "two versions of {} reach the loss; differentiate by one of them with `vjp`",
-                    names[&owned]
-                );
-                return Err(Error::new(ErrorKind::Gradient, "backward", rule)
-                    .at(at)
-                    .operand(format!("version {}", other.version.map_or(0, |v| v.1)), Some(other.at))
-                    .operand(format!("version {version}"), Some(pool.values[key].at)));
+        let value = pool.values[key];
+        let (owned, version) = value.version.expect("only versions are collected");
+        match first.get(&owned) {
+            None => {
+                first.insert(owned, (version, value.at));
+                params.push((owned, key));
             }
-            continue;
+            Some(before) if before.0 != version => {
+                twice.get_or_insert((owned, [*before, (version, value.at)]));
+            }
+            Some(_) => {}
         }
-        params.push((owned, key));
     }
-    Ok(params)
+    (params, twice)
 }
