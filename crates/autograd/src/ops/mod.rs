@@ -38,17 +38,20 @@ macro_rules! refuse {
     ($kind:ident, $op:expr, $($detail:tt)+) => { refuse!([] $kind, $op, $($detail)+) };
 }
 
+mod activation;
 mod args;
 mod arith;
-mod composite;
 mod create;
 mod index;
+mod loss;
 mod matmul;
 mod movement;
+mod norm;
 mod operand;
 mod random;
 mod reduce;
 mod slice;
+mod softmax;
 mod unary;
 
 pub use args::{AxesArg, Cut, DimsArg};

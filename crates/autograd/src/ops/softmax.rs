@@ -1,0 +1,36 @@
+//! Softmax and its logarithm; fusion makes each one kernel.
+
+use wgrad_graph::DType;
+
+use super::cast;
+use crate::{Result, Tensor};
+
+/// `x - max(x)` along `axis`. The shift does not change what is computed from it, so no gradient runs
+/// through it.
+#[track_caller]
+pub(crate) fn shifted(x: Tensor, axis: i32) -> Result<[Tensor; 2]> {
+    let x = if x.try_out()?.dtype.is_float() { x } else { cast(x, DType::F32)? };
+    let top = x.try_max_keepdim(axis)?.try_detach()?;
+    Ok([x.try_sub(top)?, top])
+}
+
+methods! { impl Tensor, Self;
+    /// `e^x / sum(e^x)` along `axis`. Numerics: shifted by the maximum; a line of -inf alone gives NaN.
+    softmax try_softmax(self, axis: i32) -> Tensor {
+        let [down, _] = shifted(self, axis)?;
+        let e = down.try_exp()?;
+        e.try_div(e.try_sum_keepdim(axis)?)
+    }
+
+    /// `log(softmax(x))` along `axis`. Numerics: shifted by the maximum.
+    log_softmax try_log_softmax(self, axis: i32) -> Tensor {
+        let [down, _] = shifted(self, axis)?;
+        down.try_sub(down.try_exp()?.try_sum_keepdim(axis)?.try_log()?)
+    }
+
+    /// `log(sum(e^x))` along `axis`, which is gone. Numerics: shifted by the maximum.
+    logsumexp try_logsumexp(self, axis: i32) -> Tensor {
+        let [down, top] = shifted(self, axis)?;
+        down.try_exp()?.try_sum_keepdim(axis)?.try_log()?.try_add(top)?.try_squeeze(axis)
+    }
+}
