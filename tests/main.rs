@@ -19,6 +19,7 @@ mod ops;
 mod programs;
 mod random;
 mod regressions;
+mod table;
 
 use std::process::ExitCode;
 
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
             }
         }
     }
+    trials.extend(table::trials(subjects));
     trials.push(trial("devices::required".to_owned(), move || devices::check_required(subjects)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

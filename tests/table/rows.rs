@@ -1,0 +1,73 @@
+//! Every elementwise row on every kind of shape.
+
+use wgrad_graph::{Binary, DType, Unary};
+
+use super::{Case, Operand, case, float, ints};
+use crate::elementwise;
+
+/// Scalar, empty, sizes of one, odd, prime, one more than a workgroup, rank 8.
+const SHAPES: [(&str, &[usize]); 7] = [
+    ("", &[5, 7]),
+    ("scalar", &[]),
+    ("empty", &[3, 0, 2]),
+    ("ones", &[1, 1, 1]),
+    ("prime", &[13, 1, 11]),
+    ("workgroup", &[257]),
+    ("rank 8", &[1, 2, 1, 3, 2, 1, 2, 2]),
+];
+
+/// The case of a row: gradients on the first shape alone.
+fn row(
+    name: &str,
+    shape: (&str, &[usize]),
+    operands: Vec<Operand>,
+    tolerance: f64,
+    smooth: bool,
+    f: Row,
+) -> Case {
+    let name = format!("{name} {}", shape.0).trim_end().to_owned();
+    let made = match f {
+        Row::Unary(f) => case(name, operands, move |_, x| f(x[0])),
+        Row::Binary(f) => case(name, operands, move |_, x| f(x[0], x[1])),
+    };
+    let made = made.tolerance(tolerance.max(1e-6));
+    if smooth && shape.0.is_empty() { made } else { made.no_grad() }
+}
+
+#[derive(Copy, Clone)]
+enum Row {
+    Unary(fn(wgrad::Tensor) -> wgrad::Tensor),
+    Binary(fn(wgrad::Tensor, wgrad::Tensor) -> wgrad::Tensor),
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = Vec::new();
+    for shape in SHAPES {
+        let dims = shape.1;
+        for op in Unary::ALL {
+            let r = op.row();
+            let f = Row::Unary(elementwise::unary(r.name).unwrap_or_else(|| panic!("no method {}", r.name)));
+            let (lo, hi) = (r.domain.lo, r.domain.hi);
+            if r.float.is_some() {
+                let smooth = op.dtype(DType::F64).is_float();
+                all.push(row(r.name, shape, vec![float(dims, lo, hi)], r.tolerance, smooth, f));
+            } else {
+                all.push(row(r.name, shape, vec![ints(dims, lo as i64, hi as i64)], 0.0, false, f));
+            }
+        }
+        for op in Binary::ALL {
+            let r = op.row();
+            let f =
+                Row::Binary(elementwise::binary(r.name).unwrap_or_else(|| panic!("no method {}", r.name)));
+            let (lo, hi) = (r.domain.lo, r.domain.hi);
+            if r.float.is_some() {
+                let pair = vec![float(dims, lo, hi), float(dims, lo, hi)];
+                all.push(row(r.name, shape, pair, r.tolerance, !op.compares(), f));
+            } else {
+                let pair = vec![ints(dims, lo as i64, hi as i64), ints(dims, lo as i64, hi as i64)];
+                all.push(row(r.name, shape, pair, 0.0, false, f));
+            }
+        }
+    }
+    all
+}
