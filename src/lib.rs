@@ -30,6 +30,24 @@ pub mod prelude {
     };
 }
 
+/// [`gradcheck`], then [`gradgradcheck`], of `f` at `inputs` on the f64 oracle, with the default options.
+///
+/// ```
+/// use wgrad::prelude::*;
+/// # fn main() -> wgrad::Result<()> {
+/// let x = HostTensor::new([3], &[0.5, -1.0, 2.0])?;
+/// wgrad::check_gradients(&[x], |_, x| x[0].sigmoid() * x[0])
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`gradcheck`].
+pub fn check_gradients<O: Outputs>(inputs: &[HostTensor], f: impl Fn(&Pass, &[Tensor]) -> O) -> Result<()> {
+    let ctx = Context::new(&Device::oracle())?;
+    gradcheck(&ctx, inputs, &f, &GradCheck::default())?;
+    gradgradcheck(&ctx, inputs, &f, &GradCheck::default())
+}
+
 /// A device that a [`Context`] can be opened on: a Vulkan adapter or the CPU.
 ///
 /// ```

@@ -1,10 +1,12 @@
-//! Every gradient rule against central differences in f64 on the oracle. Operations stand in the middle
-//! of a graph (`sum(op(1.3 x + 0.1) * weights)`), so that a rule that ignores the gradient it is given,
-//! or drops a factor, fails.
+//! Every gradient rule against central differences in f64 on the oracle, by `gradcheck`, which puts
+//! operations in the middle of a graph.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use wgrad::{Context, DType, HostTensor, Pass, Result, Shape, Tensor, grad, vjp};
+use wgrad::{
+    Context, DType, ErrorKind, GradCheck, HostTensor, Pass, Result, Shape, Tensor, custom_gradient, grad,
+    gradcheck, gradgradcheck,
+};
 use wgrad_graph::{Binary, Unary};
 
 use crate::Subject;
@@ -17,12 +19,12 @@ crate::suite![
         composites, conventions_where_the_derivative_is_not_unique,
         no_gradient_leaks_through_an_unselected_branch, contributions_add,
         constant_input_gives_layer_norm_no_gradient, second_derivatives, rules_differentiate_again,
-        gradient_penalty_of_a_network, hand_values, small_gradients_survive, dropout_passes_what_it_keeps;
+        gradient_penalty_of_a_network, hand_values, gradcheck_finds_wrong_rules,
+        gradcheck_says_what_it_cannot_check, small_gradients_survive, dropout_passes_what_it_keeps;
     device: gradients_agree_with_the_oracle,
 ];
 
-const EPS: f64 = 1e-5;
-const TOLERANCE: f64 = 2e-7;
+const OPTIONS: GradCheck = GradCheck { eps: 1e-5, rtol: 2e-7, atol: 2e-7, seed: 7 };
 
 /// What the operation sees: sizes, and the interval of its elements.
 type Operand = (&'static [usize], f64, f64);
@@ -39,54 +41,22 @@ fn host(shape: &[usize], elems: &[f64]) -> HostTensor {
     HostTensor::new(shape, elems).unwrap()
 }
 
-/// Weights without symmetry, as large as `y`.
-fn weights(p: &Pass, y: Tensor) -> Result<Tensor> {
-    let shape = y.shape();
-    p.input(host(shape.dims(), &values(shape.elems(), -1.0, 1.5, 0.77)))
-}
-
-/// `sum(f(1.3 x + 0.1) * weights)`.
-fn loss(p: &Pass, leaves: &[Tensor], f: &dyn Fn(&Pass, &[Tensor]) -> Tensor) -> Result<Tensor> {
-    let inner: Vec<Tensor> = leaves.iter().map(|x| *x * 1.3 + 0.1).collect();
-    let y = f(p, &inner);
-    Ok((y * weights(p, y)?).sum_all())
+/// The elements of each operand.
+fn data(operands: &[Operand]) -> Vec<HostTensor> {
+    let elems = |(i, (shape, lo, hi)): (usize, &Operand)| {
+        host(shape, &values(shape.iter().product(), *lo, *hi, 0.31 + 2.6 * i as f64))
+    };
+    operands.iter().enumerate().map(elems).collect()
 }
 
 /// Compares the gradient by each operand with central differences.
 fn check(ctx: &Context, name: &str, operands: &[Operand], f: &dyn Fn(&Pass, &[Tensor]) -> Tensor) {
-    let data: Vec<Vec<f64>> = (operands.iter().enumerate())
-        .map(|(i, (shape, lo, hi))| {
-            let seen = values(shape.iter().product(), *lo, *hi, 0.31 + 2.6 * i as f64);
-            seen.into_iter().map(|z| (z - 0.1) / 1.3).collect()
-        })
-        .collect();
-    let leaves = |p: &Pass, data: &[Vec<f64>]| -> Result<Vec<Tensor>> {
-        operands.iter().zip(data).map(|((shape, ..), x)| p.input(host(shape, x))).collect()
-    };
-    let analytic = ctx
-        .pass(|p| {
-            let leaves = leaves(p, &data)?;
-            let grads = grad(loss(p, &leaves, f)?, &leaves)?;
-            for (g, x) in grads.iter().zip(&leaves) {
-                assert_eq!(g.shape(), x.shape(), "{name}");
-            }
-            grads.iter().map(|g| g.to_vec::<f64>()).collect::<Result<Vec<_>>>()
-        })
-        .unwrap_or_else(|e| panic!("{name}: {e}"));
-    let at = |data: &[Vec<f64>]| -> f64 {
-        ctx.pass(|p| loss(p, &leaves(p, data)?, f)?.item::<f64>()).unwrap_or_else(|e| panic!("{name}: {e}"))
-    };
-    for (i, analytic) in analytic.iter().enumerate() {
-        for (j, got) in analytic.iter().enumerate() {
-            let mut moved = data.clone();
-            moved[i][j] += EPS;
-            let above = at(&moved);
-            moved[i][j] -= 2.0 * EPS;
-            let want = (above - at(&moved)) / (2.0 * EPS);
-            let close = (got - want).abs() <= TOLERANCE * want.abs().max(1.0);
-            assert!(close, "{name}: operand {i}, element {j}: {got}, by differences {want}");
-        }
-    }
+    gradcheck(ctx, &data(operands), f, &OPTIONS).unwrap_or_else(|e| panic!("{name}: {e}"));
+}
+
+/// As [`check`], of the gradient.
+fn check_again(ctx: &Context, name: &str, operands: &[Operand], f: &dyn Fn(&Pass, &[Tensor]) -> Tensor) {
+    gradgradcheck(ctx, &data(operands), f, &OPTIONS).unwrap_or_else(|e| panic!("{name}: {e}"));
 }
 
 /// Name, operands, what is recorded on them.
@@ -364,13 +334,6 @@ fn second_derivatives() {
 }
 
 fn rules_differentiate_again() {
-    /// `sum(gradient of f)^2`, so that differences check the second derivative of every rule.
-    fn again(p: &Pass, x: &[Tensor], f: fn(&Pass, Tensor) -> Tensor) -> Tensor {
-        let y = f(p, x[0]);
-        let cotangent = weights(p, y).unwrap();
-        let first = vjp(&[y], &[cotangent], &[x[0]]).unwrap()[0];
-        first.square()
-    }
     type Twice = (&'static str, fn(&Pass, Tensor) -> Tensor);
     let cases: [Twice; 14] = [
         ("matmul", |_, x| x.matmul(x.t())),
@@ -392,8 +355,52 @@ fn rules_differentiate_again() {
     ];
     let ctx = oracle();
     for (name, f) in cases {
-        check(&ctx, name, &[(&[3, 5], -1.1, 1.3)], &|p, x| again(p, x, f));
+        check_again(&ctx, name, &[(&[3, 5], -1.1, 1.3)], &|p, x| f(p, x[0]));
     }
+}
+
+/// `x^2` with `rule` for its gradient: of operand, gradient that arrives.
+fn squared(x: Tensor, rule: fn(Tensor, Tensor) -> Tensor) -> Result<Tensor> {
+    custom_gradient(&[x], |x| Ok(x[0].square()), move |at| Ok(vec![Some(rule(at.input(0), at.dout(0)))]))
+}
+
+fn gradcheck_finds_wrong_rules() {
+    let (ctx, x) = (oracle(), [host(&[2, 2], &[0.3, -1.1, 0.7, 2.0])]);
+    let first = |rule| gradcheck(&ctx, &x, |_, x| squared(x[0], rule), &OPTIONS);
+    let second = |rule| gradgradcheck(&ctx, &x, |_, x| squared(x[0], rule), &OPTIONS);
+    let right: fn(Tensor, Tensor) -> Tensor = |x, g| x * 2.0 * g;
+    first(right).unwrap();
+    second(right).unwrap();
+    let wrong: [fn(Tensor, Tensor) -> Tensor; 4] =
+        [|x, _| x * 2.0, |x, g| x * g, |x, g| x.gt(1.5).select(x, x * 2.0) * g, |_, g| g.detach() * 0.0];
+    for rule in wrong {
+        assert_eq!(first(rule).unwrap_err().kind(), ErrorKind::Gradient);
+    }
+    let text = first(wrong[2]).unwrap_err().to_string();
+    assert!(text.starts_with("gradcheck: operand 0 f64[2, 2], element [1, 1]: gradient "), "{text}");
+    // Right at first order, and cut off from there.
+    let detached: fn(Tensor, Tensor) -> Tensor = |x, g| x.detach() * 2.0 * g;
+    first(detached).unwrap();
+    let text = second(detached).unwrap_err().to_string();
+    assert!(text.starts_with("gradgradcheck: operand 0 f64[2, 2], element [0, 0]: gradient "), "{text}");
+    let linear: fn(Tensor, Tensor) -> Tensor = |x, g| x * 2.0 * g.detach();
+    first(linear).unwrap();
+    let text = second(linear).unwrap_err().to_string();
+    assert!(text.starts_with("gradgradcheck: operand 1 f64[2, 2], element [0, 0]: gradient "), "{text}");
+}
+
+fn gradcheck_says_what_it_cannot_check() {
+    let (ctx, x) = (oracle(), host(&[3], &[0.5, 1.5, 2.5]));
+    let whole = HostTensor::new([3], &[2, 0, 2]).unwrap();
+    let check = |inputs: &[HostTensor], f: fn(&Pass, &[Tensor]) -> Tensor| {
+        gradcheck(&ctx, inputs, f, &OPTIONS).map_err(|e| e.kind())
+    };
+    assert_eq!(check(std::slice::from_ref(&whole), |_, x| x[0] * 2), Err(ErrorKind::Argument));
+    assert_eq!(check(std::slice::from_ref(&x), |_, x| x[0].gt(1.0)), Err(ErrorKind::Argument));
+    assert_eq!(check(&[whole, x.clone()], |_, x| x[1].gather(0, x[0]).exp()), Ok(()));
+    // A discarded pass repeats its random numbers.
+    assert_eq!(check(std::slice::from_ref(&x), |_, x| x[0].square().dropout("d", 0.5)), Ok(()));
+    wgrad::check_gradients(&[x], |_, x| [x[0].exp(), x[0].square().sum_all()]).unwrap();
 }
 
 fn gradient_penalty_of_a_network() {
