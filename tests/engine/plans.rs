@@ -17,7 +17,7 @@ fn moves(op: Op) -> bool {
     matches!(
         op,
         Op::Reshape | Op::Permute(_) | Op::Expand | Op::Slice(_) | Op::Pad { .. } | Op::Concat { .. }
-    )
+    ) || op.is_movement()
 }
 
 /// The steps of a plan that only move elements.

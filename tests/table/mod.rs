@@ -11,6 +11,7 @@
 mod case;
 mod grads;
 mod layout;
+mod movement;
 mod rows;
 
 use libtest_mimic::Trial;
@@ -26,6 +27,7 @@ use crate::devices::oracle_with;
 /// Every case of every area.
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
+    all.extend(movement::cases());
     all.extend(rows::cases());
     all
 }

@@ -4,7 +4,7 @@
 use smallvec::{SmallVec, smallvec};
 use wgrad_graph::{Axes, Binary, DType, MAX_RANK, Op, Perm, Reduce, Shape, Slope, Steps, Unary, bail};
 
-use crate::ops::{cast, expand, iota, permute, reshape, slice, steps_on};
+use crate::ops::{Windows, cast, diag_embed, expand, iota, overlap_add, permute, reshape, slice, steps_on};
 use crate::{Result, Tensor};
 
 /// A node at which gradients arrive.
@@ -66,6 +66,12 @@ pub(crate) fn gradient(site: &Site<'_>) -> Result<SmallVec<[Option<Tensor>; 4]>>
             Op::Permute(perm) => Some(permute(g, &inverse(&perm, to.rank()))?),
             Op::Expand => Some(g.try_sum_to(to)?),
             Op::Slice(steps) => Some(around(g, steps, to)?),
+            Op::Windows { axis, size, step, dilation } => {
+                let [size, step, dilation] = [size, step, dilation].map(|n| n as usize);
+                let axis = usize::from(axis);
+                Some(overlap_add(g, axis, Windows { size, step, dilation }, to[axis])?)
+            }
+            Op::Diagonal { a, b } => Some(diag_embed(g, 0, usize::from(a), usize::from(b))?),
             Op::Pad { lo } => Some(slice(g, Steps { start: lo.map(i64::from), ..Steps::ALL }, to)?),
             Op::Concat { axis } => {
                 let mut start = 0;

@@ -142,6 +142,16 @@ impl View {
                     view.offset = 0;
                 }
             }
+            Op::Windows { axis, step, dilation, .. } => {
+                let place = places[usize::from(*axis)];
+                view.strides[usize::from(*axis)] = place * i64::from(*step);
+                view.strides.push(place * i64::from(*dilation));
+            }
+            Op::Diagonal { a, b } => {
+                let (a, b) = (usize::from(*a), usize::from(*b));
+                let kept = (0..from.rank()).filter(|axis| ![a, b].contains(axis)).map(|axis| places[axis]);
+                view.strides = kept.chain([places[a] + places[b]]).collect();
+            }
             Op::SliceAt { axis } => {
                 view.dynamic.push(crate::Dynamic { scalar: start, stride: places[usize::from(*axis)] });
             }

@@ -206,6 +206,10 @@ impl fmt::Display for Graph {
                 | Op::Concat { axis }
                 | Op::Gather { axis }
                 | Op::ScatterAdd { axis } => write!(f, " axis {axis}")?,
+                Op::Windows { axis, size, step, dilation } => {
+                    write!(f, " axis {axis} size {size} step {step} dilation {dilation}")?;
+                }
+                Op::Diagonal { a, b } => write!(f, " axes {a} {b}")?,
                 Op::Permute(perm) => write!(f, " perm {:?}", &perm[..node.outs[0].shape.rank()])?,
                 _ => {}
             }

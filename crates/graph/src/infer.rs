@@ -1,6 +1,6 @@
 //! Shapes and dtypes of results: the single door through which an operation enters a graph.
 
-use crate::{DType, Op, Out, Result, Shape, bail};
+use crate::{DType, MAX_RANK, Op, Out, Result, Shape, bail};
 
 /// Shape and dtype of `op` on `ins`. `to` and `dtype` are what the operation itself does not tell
 /// (the shape of reshape, expand, slice, pad, iota, random, scatter-add; the dtype of cast, iota,
@@ -165,6 +165,34 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
             part_fits(name, ins[0].shape, shape, &steps)?;
             Out { shape, ..ins[0] }
         }
+        Op::Windows { axis, size, step, dilation } => {
+            let from = ins[0].shape;
+            let axis = axis_below(axis, from.rank())?;
+            if size == 0 || step == 0 || dilation == 0 {
+                bail!(Argument, name, "size {size}, step {step} and dilation {dilation} have to be above 0");
+            }
+            let span = (size as usize - 1) * dilation as usize + 1;
+            if span > from[axis] {
+                bail!(
+                    Shape,
+                    name,
+                    "a window spans {span} elements, axis {axis} of {from} has {}",
+                    from[axis]
+                );
+            }
+            let count = (from[axis] - span) / step as usize + 1;
+            let dims = [from.with(axis, count).dims(), &[size as usize]].concat();
+            Out { shape: fits(name, &dims)?, ..ins[0] }
+        }
+        Op::Diagonal { a, b } => {
+            let from = ins[0].shape;
+            let (a, b) = (axis_below(a, from.rank())?, axis_below(b, from.rank())?);
+            if a == b || from[a] != from[b] {
+                bail!(Shape, name, "axes {a} and {b} of {from} are not two axes of one size");
+            }
+            let kept = (0..from.rank()).filter(|axis| ![a, b].contains(axis)).map(|axis| from[axis]);
+            Out { shape: fits(name, &kept.chain([from[a]]).collect::<Vec<_>>())?, ..ins[0] }
+        }
         Op::Pad { lo } => {
             let shape = to_shape()?;
             let fits = shape.rank() == ins[0].shape.rank()
@@ -238,6 +266,13 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
             Out { shape, dtype: ins[1].dtype }
         }
     })
+}
+
+fn fits(name: &str, dims: &[usize]) -> Result<Shape> {
+    match Shape::try_new(dims) {
+        Some(shape) => Ok(shape),
+        None => bail!(Shape, name, "shape {dims:?}: rank over {MAX_RANK}, or too many elements"),
+    }
 }
 
 fn part_fits(name: &str, whole: Shape, part: Shape, steps: &crate::Steps) -> Result<()> {

@@ -72,6 +72,25 @@ pub enum Op {
     Expand,
     /// A strided part.
     Slice(Steps),
+    /// Sliding windows along `axis`: `out[.., i, .., k] = x[.., i * step + k * dilation, ..]`, where `k`
+    /// is a new last axis. No copy: windows overlap.
+    Windows {
+        /// The axis along which windows slide; it becomes the count of windows.
+        axis: u8,
+        /// Elements of a window: the size of the last axis.
+        size: u32,
+        /// Distance between windows.
+        step: u32,
+        /// Distance between the elements of a window.
+        dilation: u32,
+    },
+    /// `out[.., i] = x[.., i, .., i, ..]`: axes `a` and `b`, of equal size, become one last axis.
+    Diagonal {
+        /// One axis.
+        a: u8,
+        /// The other.
+        b: u8,
+    },
     /// Zeros around the operand: `lo[i]` before it on axis `i`, the rest of the node's size after.
     Pad {
         /// Zeros before the operand on each axis.
@@ -283,6 +302,8 @@ impl Op {
             Op::Permute(_) => "permute",
             Op::Expand => "expand",
             Op::Slice(_) => "slice",
+            Op::Windows { .. } => "windows",
+            Op::Diagonal { .. } => "diagonal",
             Op::Pad { .. } => "pad",
             Op::Concat { .. } => "concat",
             Op::SliceAt { .. } => "slice_at",
@@ -296,6 +317,15 @@ impl Op {
 
     /// Whether the operation only moves elements: an index function, never work of its own.
     pub fn is_movement(&self) -> bool {
-        matches!(self, Op::Reshape | Op::Permute(_) | Op::Expand | Op::Slice(_) | Op::SliceAt { .. })
+        matches!(
+            self,
+            Op::Reshape
+                | Op::Permute(_)
+                | Op::Expand
+                | Op::Slice(_)
+                | Op::Windows { .. }
+                | Op::Diagonal { .. }
+                | Op::SliceAt { .. }
+        )
     }
 }

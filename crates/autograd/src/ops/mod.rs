@@ -53,15 +53,18 @@ mod reduce;
 mod slice;
 mod softmax;
 mod unary;
+mod windows;
 
 pub use args::{AxesArg, Cut, DimsArg};
 pub use operand::{Operand, Start};
+pub use windows::Windows;
 
 pub(crate) use arith::binary;
 pub(crate) use index::iota;
 pub(crate) use movement::permute;
 pub(crate) use slice::{slice, steps_on};
 pub(crate) use unary::unary;
+pub(crate) use windows::{diag_embed, overlap_add};
 
 use std::panic::Location;
 

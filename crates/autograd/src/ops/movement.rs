@@ -20,6 +20,19 @@ pub(crate) fn permute(x: Tensor, order: &[usize]) -> Result<Tensor> {
     Tensor::record(Op::Permute(perm), &[x], None, None)
 }
 
+/// Axes `from` moved to `to`, the others in order on the places that are left.
+#[track_caller]
+pub(crate) fn movedim(x: Tensor, from: &[usize], to: &[usize]) -> Result<Tensor> {
+    let rank = x.try_out()?.shape.rank();
+    let mut others = (0..rank).filter(|a| !from.contains(a));
+    let mut order = Vec::with_capacity(rank);
+    for place in 0..rank {
+        let moved = to.iter().position(|t| *t == place).map(|i| from[i]);
+        order.extend(moved.or_else(|| others.next()));
+    }
+    permute(x, &order)
+}
+
 methods! { impl Tensor, Self;
     /// The same elements in row-major order under another shape; one size may be -1.
     reshape try_reshape(self, dims: impl Into<DimsArg>) -> Tensor {

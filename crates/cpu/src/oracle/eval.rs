@@ -66,6 +66,24 @@ pub(super) fn node(graph: &Graph, node: &Node, ins: &[Arc<Value>], error: &mut O
             let from = ins[0].out.shape;
             ins[0].pick(out, |i| Some(ravel(&strided(unravel(i, out.shape), from.rank(), &steps), from)))
         }
+        Op::Windows { axis, step, dilation, .. } => {
+            let (axis, from) = (usize::from(axis), ins[0].out.shape);
+            ins[0].pick(out, |i| {
+                let mut at = unravel(i, out.shape);
+                at[axis] = at[axis] * step as usize + at[from.rank()] * dilation as usize;
+                Some(ravel(&at, from))
+            })
+        }
+        Op::Diagonal { a, b } => {
+            let (a, b, from) = (usize::from(a), usize::from(b), ins[0].out.shape);
+            let kept = (0..from.rank()).filter(|axis| ![a, b].contains(axis)).collect::<Vec<_>>();
+            ins[0].pick(out, |i| {
+                let at = unravel(i, out.shape);
+                let mut coords = [at[kept.len()]; MAX_RANK];
+                kept.iter().enumerate().for_each(|(i, axis)| coords[*axis] = at[i]);
+                Some(ravel(&coords, from))
+            })
+        }
         Op::Pad { lo } => {
             let from = ins[0].out.shape;
             ins[0].pick(out, |i| {

@@ -38,7 +38,7 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, exact: bool, below: Below<'_>) -> 
         let v = fit(s, v, dims, below);
         s.cast(v, dtype)
     };
-    Some(match below(25) {
+    Some(match below(27) {
         0 | 1 => {
             let smooth = [Unary::Tanh, Unary::Sigmoid, Unary::Sin, Unary::Erf, Unary::Neg, Unary::Cos];
             let steps = [Unary::Neg, Unary::Abs, Unary::Sign, Unary::Relu, Unary::Not, Unary::Floor];
@@ -121,6 +121,29 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, exact: bool, below: Below<'_>) -> 
                 to[i] += lo[i] as usize + below(2);
             }
             s.to(Op::Pad { lo }, &[x], &to)
+        }
+        25 if rank > 0 => {
+            let axis = below(rank);
+            if dims[axis] == 0 {
+                return None;
+            }
+            let size = 1 + below(dims[axis].min(4));
+            let dilation = 1 + if size > 1 { below((dims[axis] - 1) / (size - 1)) } else { 0 };
+            let op = Op::Windows {
+                axis: axis as u8,
+                size: size as u32,
+                step: 1 + below(3) as u32,
+                dilation: dilation as u32,
+            };
+            s.op(op, &[x])
+        }
+        26 if rank > 1 => {
+            let mut at = [below(rank), below(rank - 1)];
+            at[1] += usize::from(at[1] >= at[0]);
+            let mut to = dims.clone();
+            to[at[1]] = to[at[0]];
+            let x = if to == dims { x } else { other(s, &to, dtype, below) };
+            s.op(Op::Diagonal { a: at[0] as u8, b: at[1] as u8 }, &[x])
         }
         14 if rank > 0 => {
             let axis = below(rank);

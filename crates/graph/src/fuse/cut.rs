@@ -151,7 +151,12 @@ impl<'a> Cut<'a> {
         let to = node.outs[0];
         let same = match node.op {
             Op::Reshape => true,
-            Op::Permute(_) | Op::Expand | Op::Slice(_) | Op::Pad { .. } => {
+            Op::Permute(_)
+            | Op::Expand
+            | Op::Slice(_)
+            | Op::Windows { .. }
+            | Op::Diagonal { .. }
+            | Op::Pad { .. } => {
                 from.shape.elems() == to.shape.elems()
                     && (to.shape.elems() == 0
                         || View::of_movement(&node.op, from.shape, to.shape, 0).is_linear())

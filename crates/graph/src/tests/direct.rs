@@ -202,6 +202,19 @@ pub(crate) fn eval(graph: &Graph, leaves: &[Vec<f64>], scalars: &[f64]) -> Vec<V
                     (0..c.len()).map(|i| (s.start[i] + c[i] as i64 * s.step[i]) as usize).collect();
                 x(0)[flat(shape(0), &from)]
             }),
+            Op::Windows { axis, step, dilation, .. } => each(&|_, c| {
+                let mut from = c[..c.len() - 1].to_vec();
+                let at = &mut from[usize::from(axis)];
+                *at = *at * step as usize + c[c.len() - 1] * dilation as usize;
+                x(0)[flat(shape(0), &from)]
+            }),
+            Op::Diagonal { a, b } => each(&|_, c| {
+                let mut kept = c.iter();
+                let from: Vec<usize> = (0..=c.len())
+                    .map(|i| if [a, b].contains(&(i as u8)) { c[c.len() - 1] } else { *kept.next().unwrap() })
+                    .collect();
+                x(0)[flat(shape(0), &from)]
+            }),
             Op::Pad { lo } => each(&|_, c| {
                 let from: Vec<_> = (0..c.len()).map(|i| c[i].wrapping_sub(lo[i] as usize)).collect();
                 let inside = from.iter().zip(shape(0).dims()).all(|(c, d)| c < d);

@@ -15,7 +15,7 @@ fn chain(seed: u64) {
     for _ in 0..1 + below(5) {
         let (dims, rank) = (shape.dims().to_vec(), shape.rank());
         // The operand of which `shape` is the result.
-        let (op, from) = match below(6) {
+        let (op, from) = match below(9) {
             0 => {
                 let mut perm = [0; MAX_RANK];
                 let mut order: Vec<u8> = (0..rank as u8).collect();
@@ -56,6 +56,25 @@ fn chain(seed: u64) {
                 let mut from = dims.clone();
                 from[axis] += limits[0] as usize;
                 (Op::SliceAt { axis: axis as u8 }, from)
+            }
+            5 if rank > 1 => {
+                let axis = below(rank - 1);
+                let (size, step, dilation) =
+                    (dims[rank - 1] as u32, 1 + below(3) as u32, 1 + below(3) as u32);
+                let mut from = dims[..rank - 1].to_vec();
+                let span = (size - 1) * dilation + 1;
+                let rest = below(step as usize);
+                from[axis] = (dims[axis] - 1) * step as usize + span as usize + rest;
+                (Op::Windows { axis: axis as u8, size, step, dilation }, from)
+            }
+            6 if rank > 0 && rank < MAX_RANK => {
+                let mut from = dims[..rank - 1].to_vec();
+                let mut at = [below(rank), below(rank + 1)];
+                from.insert(at[0], dims[rank - 1]);
+                from.insert(at[1], dims[rank - 1]);
+                at[0] += usize::from(at[1] <= at[0]);
+                (1..=below(2)).for_each(|_| at.swap(0, 1));
+                (Op::Diagonal { a: at[0] as u8, b: at[1] as u8 }, from)
             }
             _ => {
                 let n = shape.elems();

@@ -63,7 +63,7 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, below: &mut impl FnMut(usize) -> u
         let v = fit(s, v, dims, &mut |n| below(n));
         s.cast(v, dtype)
     };
-    Some(match below(24) {
+    Some(match below(26) {
         0 | 1 => {
             let op = [Unary::Neg, Unary::Abs, Unary::Exp, Unary::Relu, Unary::Not, Unary::Tanh][below(6)];
             if !op.row().takes(dtype) {
@@ -147,6 +147,29 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, below: &mut impl FnMut(usize) -> u
                 to[i] += lo[i] as usize + below(2);
             }
             s.to(Op::Pad { lo }, &[x], &to)
+        }
+        24 if rank > 0 => {
+            let axis = below(rank);
+            if dims[axis] == 0 {
+                return None;
+            }
+            let size = 1 + below(dims[axis].min(4));
+            let dilation = 1 + if size > 1 { below((dims[axis] - 1) / (size - 1)) } else { 0 };
+            let op = Op::Windows {
+                axis: axis as u8,
+                size: size as u32,
+                step: 1 + below(3) as u32,
+                dilation: dilation as u32,
+            };
+            s.op(op, &[x])
+        }
+        25 if rank > 1 => {
+            let mut at = [below(rank), below(rank - 1)];
+            at[1] += usize::from(at[1] >= at[0]);
+            let mut to = dims.clone();
+            to[at[1]] = to[at[0]];
+            let x = if to == dims { x } else { other(s, &to, dtype, below) };
+            s.op(Op::Diagonal { a: at[0] as u8, b: at[1] as u8 }, &[x])
         }
         14 | 15 if rank > 0 => {
             let axis = below(rank);
