@@ -1,15 +1,23 @@
-//! Random programs on every device, fused and unfused, against the f64 oracle unfused.
+//! Random programs on every device, fused and unfused, against the f64 oracle unfused; and their
+//! gradients by differences, on the oracle.
 //!
-//! `WGRAD_TEST=full` runs 1,000 programs a device; `WGRAD_FUZZ=first..last` runs those seeds.
+//! `WGRAD_TEST=full` runs 2,000 programs (a slow device 300); `WGRAD_FUZZ=seed,count` runs others. A
+//! failing program is cut down before it is shown; its genes belong into `found`.
 
+mod coverage;
+mod found;
 mod program;
 
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use wgrad::{Context, ContextOptions};
 
 use crate::Subject;
-use program::{Shown, run};
+use crate::table::full;
+use coverage::Coverage;
+use program::{Genes, Shown, Told, loss_at, run};
 
-crate::suite![plain: ; device: random_programs];
+crate::suite![plain: gradients_by_differences, found_programs_have_right_gradients; device: random_programs, found_programs];
 
 fn difference(got: &Shown, want: &Shown) -> Option<String> {
     if got.len() != want.len() {
@@ -30,53 +38,131 @@ fn difference(got: &Shown, want: &Shown) -> Option<String> {
     None
 }
 
-/// Prints what ran when a panic passes.
-struct Told<'a>(u64, &'a str, Vec<String>);
+/// Programs of 5 to 40 operations.
+fn genes() -> impl Strategy<Value = Genes> {
+    // Another number is another operation, not a simpler one: only their count shrinks.
+    let gene = || any::<u64>().no_shrink();
+    (gene(), prop::collection::vec(gene(), 5..=40)).prop_map(|(frame, body)| Genes { frame, body })
+}
 
-impl Drop for Told<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("fuzz seed {}, {}: {}", self.0, self.1, self.2.join("; "));
+/// Runs `test` on random programs; the same ones for the same seed.
+fn programs(count: u32, test: impl Fn(&Genes) -> Result<(), String>) {
+    let asked = std::env::var("WGRAD_FUZZ").ok().and_then(|v| {
+        let (seed, count) = v.split_once(',')?;
+        Some((seed.trim().parse::<u8>().ok()?, count.trim().parse().ok()?))
+    });
+    let (seed, cases) = asked.unwrap_or((0, count));
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]));
+    let result = runner.run(&genes(), |genes| test(&genes).map_err(TestCaseError::fail));
+    match result {
+        Ok(()) => {}
+        Err(TestError::Fail(why, genes)) => panic!("{genes:?}\n{why}"),
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// The ways in which a device runs a program.
+struct Ways {
+    oracle: Context,
+    most: usize,
+    all: Vec<(&'static str, Context)>,
+}
+
+impl Ways {
+    fn of(on: &Subject) -> Ways {
+        let plain = ContextOptions::default().fuse(false);
+        let few = on.lowered(|caps| caps.max_buffers = 4);
+        Ways {
+            oracle: crate::devices::oracle_with(plain.clone()),
+            most: if on.is_slow() { 200 } else { 20_000 },
+            all: vec![
+                ("fused", on.context()),
+                ("unfused", on.context_with(plain)),
+                ("in pieces", on.context_with(ContextOptions::default().node_budget(6))),
+                ("four buffers", Context::new(few).expect("a context opens")),
+            ],
         }
+    }
+
+    fn check(&self, genes: &Genes, coverage: &mut Coverage) -> Result<(), String> {
+        let mut want = Told::default();
+        run(&self.oracle, genes, self.most, &mut want).map_err(|e| format!("oracle: {e}"))?;
+        let turn = (genes.frame % 4) as usize;
+        for (i, (how, ctx)) in self.all.iter().enumerate() {
+            if i > 1 && i != turn {
+                continue;
+            }
+            let mut got = Told::default();
+            let log = |got: &Told| got.log.join("\n");
+            run(ctx, genes, self.most, &mut got).map_err(|e| format!("{how}: {e}\n{}", log(&got)))?;
+            if let Some(difference) = difference(&got.shown, &want.shown) {
+                return Err(format!("{how}: {difference}\n{}", log(&want)));
+            }
+            if i == 0 {
+                got.plans.iter().for_each(|plan| coverage.count(plan));
+            }
+        }
+        Ok(())
     }
 }
 
 fn random_programs(on: &Subject) {
-    let full = std::env::var("WGRAD_TEST").is_ok_and(|v| v == "full");
-    let count = if full {
-        1000
-    } else if on.is_slow() {
-        20
-    } else {
-        40
+    let count = match (full(), on.is_slow()) {
+        (true, false) => 2000,
+        (true, true) => 300,
+        (false, false) => 200,
+        (false, true) => 25,
     };
-    let range = std::env::var("WGRAD_FUZZ").ok().and_then(|v| {
-        let (first, last) = v.split_once("..")?;
-        Some(first.parse().ok()?..last.parse().ok()?)
-    });
-    let most = if on.is_slow() { 200 } else { 20_000 };
-    let few = on.lowered(|caps| caps.max_buffers = 4);
-    for seed in range.unwrap_or(0..count) {
-        let once = |ctx: &Context, how: &str| {
-            let mut told = Told(seed, how, Vec::new());
-            run(ctx, seed, most, &mut told.2).unwrap_or_else(|e| panic!("{how}: {e}"))
-        };
-        let plain = ContextOptions::default().fuse(false);
-        let oracle = crate::devices::oracle_with(plain.clone());
-        let want = once(&oracle, "oracle");
-        let mut ways = vec![("fused", on.context()), ("unfused", on.context_with(plain))];
-        match seed % 4 {
-            0 => ways.push(("in pieces", on.context_with(ContextOptions::default().node_budget(6)))),
-            1 => ways.push(("four buffers", Context::new(few.clone()).expect("a context opens"))),
-            _ => {}
-        }
-        for (how, ctx) in ways {
-            let got = once(&ctx, how);
-            if let Some(difference) = difference(&got, &want) {
-                let mut log = Vec::new();
-                let _ = run(&oracle, seed, most, &mut log);
-                panic!("fuzz seed {seed}, {how}: {difference}\n{}", log.join("\n"));
-            }
-        }
+    let ways = Ways::of(on);
+    let coverage = std::cell::RefCell::new(Coverage::default());
+    programs(count, |genes| ways.check(genes, &mut coverage.borrow_mut()));
+    let coverage = coverage.into_inner();
+    eprintln!("random programs on {}: {coverage}", on.tag());
+    if full() && !on.is_slow() && !on.is_oracle() {
+        coverage.complete(20);
+    }
+}
+
+/// Programs that failed once.
+fn found_programs(on: &Subject) {
+    let ways = Ways::of(on);
+    for genes in found::programs() {
+        ways.check(&genes, &mut Coverage::default()).unwrap_or_else(|why| panic!("{genes:?}\n{why}"));
+    }
+}
+
+/// Compares the loss's derivative along a direction through all inputs with differences. Where two
+/// widths disagree the loss has a kink nearby, and nothing is learnt.
+fn slope_is_right(ctx: &Context, genes: &Genes, kinks: &std::cell::Cell<u32>) -> Result<(), String> {
+    let at = |shift| loss_at(ctx, genes, 3000, shift).map_err(|e| e.to_string());
+    let across = |h: f64| Ok::<_, String>((at(h)?[0] - at(-h)?[0]) / (2.0 * h));
+    let [_, slope] = at(0.0)?;
+    let (wide, narrow) = (across(2e-5)?, across(1e-5)?);
+    let scale = slope.abs().max(narrow.abs()).max(1e-2);
+    if (wide - narrow).abs() > 1e-4 * scale || !slope.is_finite() {
+        kinks.set(kinks.get() + 1);
+        return Ok(());
+    }
+    if (slope - narrow).abs() > 1e-3 * scale {
+        return Err(format!("the gradient gives {slope}, differences {narrow}"));
+    }
+    Ok(())
+}
+
+fn gradients_by_differences() {
+    let count = if full() { 2000 } else { 200 };
+    let ctx = crate::devices::oracle();
+    let kinks = std::cell::Cell::new(0);
+    programs(count, |genes| slope_is_right(&ctx, genes, &kinks));
+    eprintln!("gradients by differences: {} of {count} programs had a kink", kinks.get());
+    assert!(kinks.get() <= count / 4, "{} of {count} programs had a kink", kinks.get());
+}
+
+fn found_programs_have_right_gradients() {
+    let ctx = crate::devices::oracle();
+    for genes in found::programs() {
+        let kinks = std::cell::Cell::new(0);
+        slope_is_right(&ctx, &genes, &kinks).unwrap_or_else(|why| panic!("{genes:?}\n{why}"));
     }
 }

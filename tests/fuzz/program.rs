@@ -1,5 +1,6 @@
-//! What a random program is made of: it depends on its seed and on shapes, never on numbers, so every
-//! device records the same one.
+//! What a random program is made of: it depends on its genes and on shapes, never on numbers, so every
+//! device records the same one. Each gene is one operation, and any genes are a program: so a failing
+//! program can be cut down gene by gene.
 //!
 //! Numbers stay away from discontinuities: each value carries a bound of its size and the binary digits
 //! of its fraction, and only a value that f32 holds exactly meets comparisons, roundings and casts to
@@ -7,7 +8,10 @@
 
 mod operations;
 
+use std::sync::Arc;
+
 use wgrad::{Context, DType, HostTensor, Kept, Param, Pass, Result, Shape, Tensor, grad};
+use wgrad_graph::Plan;
 
 /// Binary digits of a fraction that f32 does not hold.
 const INEXACT: i32 = 99;
@@ -54,6 +58,25 @@ impl V {
 /// What a program showed: a label, and the elements.
 pub(super) type Shown = Vec<(String, Vec<f64>)>;
 
+/// A random program.
+#[derive(Clone, Debug)]
+pub(super) struct Genes {
+    /// Sizes of owned values, and what is asked for at the end.
+    pub(super) frame: u64,
+    /// One operation each.
+    pub(super) body: Vec<u64>,
+}
+
+/// What running a program tells.
+#[derive(Default)]
+pub(super) struct Told {
+    pub(super) shown: Shown,
+    /// The operations, in words.
+    pub(super) log: Vec<String>,
+    /// The plans that were run.
+    pub(super) plans: Vec<Arc<Plan>>,
+}
+
 struct Program<'a> {
     dice: Dice,
     pass: &'a Pass,
@@ -64,6 +87,11 @@ struct Program<'a> {
     leaves: Vec<Tensor>,
     shown: Shown,
     log: Vec<String>,
+    /// The plans of reads in the middle.
+    plans: Vec<Arc<Plan>>,
+    /// How far all inexact inputs are moved, each by its own pattern; `Some` takes whatever gradients
+    /// do not see (detaching, updates) out of the program.
+    shift: Option<Tensor>,
 }
 
 impl Program<'_> {
@@ -113,12 +141,20 @@ impl Program<'_> {
                 let x: Vec<u8> = (0..n).map(|_| self.dice.bits() as u8).collect();
                 (HostTensor::new(shape, &x), 255.0, 0)
             }
-            _ => {
+            DType::Bool => {
                 let x: Vec<bool> = (0..n).map(|_| self.dice.one_in(2)).collect();
                 (HostTensor::new(shape, &x), 1.0, 0)
             }
+            other => unreachable!("programs have no {other}"),
         };
-        Ok(V { t: self.pass.input(host?)?, size, digits })
+        let mut t = self.pass.input(host?)?;
+        if let Some(shift) = self.shift
+            && digits == INEXACT
+        {
+            let pattern: Vec<f64> = (0..n).map(|i| (i as f64 * 2.39 + size).sin()).collect();
+            t = t.try_add(self.pass.input(HostTensor::new(shape, &pattern)?.cast(dtype))?.try_mul(shift)?)?;
+        }
+        Ok(V { t, size, digits })
     }
 
     /// Indices below `size`.
@@ -211,118 +247,169 @@ impl Program<'_> {
     }
 }
 
-/// Runs the program of `seed` on `ctx` twice, so that the second run finds its plans.
-pub(super) fn run(ctx: &Context, seed: u64, most: usize, log: &mut Vec<String>) -> Result<Shown> {
-    let mut dice = Dice(seed ^ 0x5eed);
+/// Runs the program on `ctx` twice, so that the second run finds its plans.
+pub(super) fn run(ctx: &Context, genes: &Genes, most: usize, told: &mut Told) -> Result<()> {
+    let mut dice = Dice(genes.frame ^ 0x5eed);
     let side = 1 + dice.below(6);
     let data: Vec<f32> = (0..side * side).map(|i| (i as f32 * 0.37 + 0.5).sin()).collect();
     let data = HostTensor::new([side, side], &data)?;
     let params = [Param::new(ctx, "a", &data)?, Param::new(ctx, "b", &data)?];
     let state = Kept::new(ctx, &data)?;
-    let mut shown = Vec::new();
     for _ in 0..2 {
         let pass = ctx.begin()?;
         let mut p = Program {
-            dice: Dice(seed),
+            dice: Dice(genes.frame),
             pass: &pass,
             most,
             values: Vec::new(),
             leaves: Vec::new(),
             shown: Vec::new(),
             log: Vec::new(),
+            plans: Vec::new(),
+            shift: None,
         };
-        let result = body(&mut p, &params, &state);
-        *log = std::mem::take(&mut p.log);
+        let result = p.body(&genes.body, &params, &state).and_then(|()| p.end(genes.frame));
+        told.log = std::mem::take(&mut p.log);
+        told.plans.append(&mut p.plans);
         let later = result?;
-        shown.append(&mut p.shown);
+        told.shown.append(&mut p.shown);
         pass.end()?;
         if let Some(plan) = ctx.last_plan() {
             plan.check(ctx.caps()).unwrap_or_else(|why| panic!("{why}\n{plan}"));
+            told.plans.push(plan);
         }
         for (i, d) in later.into_iter().enumerate() {
-            shown.push((format!("deferred {i}"), d.read()?.to_vec()));
+            told.shown.push((format!("deferred {i}"), d.read()?.to_vec()));
         }
         for x in [params[0].read()?, params[1].read()?, state.read()?] {
-            shown.push(("owned".into(), x.to_vec()));
+            told.shown.push(("owned".into(), x.to_vec()));
         }
     }
-    Ok(shown)
+    Ok(())
 }
 
-fn body(p: &mut Program<'_>, params: &[Param; 2], state: &Kept) -> Result<Vec<wgrad::Deferred<f64>>> {
-    for t in [params[0].t(), params[1].t(), state.t()] {
-        p.values.push(V { t, size: 1.0, digits: INEXACT });
-        p.leaves.push(t);
+/// The loss of the program with its inputs moved by `shift`, and the loss's derivative by `shift`.
+pub(super) fn loss_at(ctx: &Context, genes: &Genes, most: usize, shift: f64) -> Result<[f64; 2]> {
+    let data = HostTensor::new([3, 3], &[0.4f32, -0.2, 0.9, 0.1, -0.7, 0.3, 0.8, -0.5, 0.6])?;
+    let params = [Param::new(ctx, "a", &data)?, Param::new(ctx, "b", &data)?];
+    let state = Kept::new(ctx, &data)?;
+    ctx.pass(|pass| {
+        let shift = pass.input(HostTensor::new([], &[shift])?.cast(DType::F32))?;
+        let mut p = Program {
+            dice: Dice(genes.frame),
+            pass,
+            most,
+            values: Vec::new(),
+            leaves: Vec::new(),
+            shown: Vec::new(),
+            log: Vec::new(),
+            plans: Vec::new(),
+            shift: Some(shift),
+        };
+        p.body(&genes.body, &params, &state)?;
+        p.dice = Dice(genes.frame);
+        let loss = p.loss()?;
+        let slope = grad(loss, &[shift])?[0];
+        Ok([loss.item()?, slope.item()?])
+    })
+}
+
+impl Program<'_> {
+    fn body(&mut self, genes: &[u64], params: &[Param; 2], state: &Kept) -> Result<()> {
+        for t in [params[0].t(), params[1].t(), state.t()] {
+            self.values.push(V { t, size: 1.0, digits: INEXACT });
+            self.leaves.push(t);
+        }
+        for gene in genes {
+            self.dice = Dice(*gene);
+            self.step(params, state)?;
+        }
+        Ok(())
     }
-    let count = 5 + p.dice.below(26) + if p.dice.one_in(10) { 70 } else { 0 };
-    for _ in 0..count {
-        match p.dice.below(24) {
-            0..4 => p.smooth()?,
-            4..8 => p.arithmetic()?,
-            8..10 => p.stepped()?,
-            10..13 => p.integers()?,
-            13..16 => p.movement()?,
-            16..18 => p.reduction()?,
-            18 => p.composite()?,
-            19 => p.product()?,
-            20 => p.indexed()?,
+
+    fn step(&mut self, params: &[Param; 2], state: &Kept) -> Result<()> {
+        match self.dice.below(24) {
+            0..4 => self.smooth(),
+            4..8 => self.arithmetic(),
+            8..10 => self.stepped(),
+            10..13 => self.integers(),
+            13..16 => self.movement(),
+            16..18 => self.reduction(),
+            18 => self.composite(),
+            19 => self.product(),
+            20 => self.indexed(),
             21 => {
-                let v = p.any();
-                p.log.push("read".into());
-                p.show("middle", v.t)?;
+                let v = self.any();
+                self.log.push("read".into());
+                self.show("middle", v.t)
             }
+            _ if self.shift.is_some() => Ok(()),
             22 => {
-                let v = p.float()?;
-                p.log.push("detach".into());
-                p.push(v.t.try_detach()?, v.size, v.digits)?;
+                let v = self.float()?;
+                self.log.push("detach".into());
+                self.push(v.t.try_detach()?, v.size, v.digits)
             }
-            _ => {
-                let which = p.dice.below(4);
-                p.log.push(format!("update {which}"));
-                let owned = |t: Tensor| V { t, size: 1.0, digits: INEXACT };
-                match which {
-                    0 | 1 => params[which].try_set(p.update(owned(params[which].t()))?)?,
-                    2 => state.try_set(p.update(owned(state.t()))?)?,
-                    _ => {
-                        let [a, b] = [params[0].t().try_detach()?, params[1].t().try_detach()?];
-                        params[0].try_set(b)?;
-                        params[1].try_set(a)?;
-                        state.try_set(a)?;
-                    }
-                }
-                // Handles of what was replaced have ended.
-                p.values.retain(|v| v.t.try_out().is_ok());
-                p.leaves.retain(|t| t.try_out().is_ok());
-                p.values.extend([params[0].t(), params[1].t(), state.t()].map(owned));
-                p.leaves.extend([params[0].t(), params[1].t()]);
-            }
+            _ => self.replace(params, state),
         }
     }
-    let mut later = Vec::new();
-    for _ in 0..1 + p.dice.below(3) {
-        later.push(p.any().t.deferred());
+
+    /// Gives an owned value a new version.
+    fn replace(&mut self, params: &[Param; 2], state: &Kept) -> Result<()> {
+        let which = self.dice.below(4);
+        self.log.push(format!("update {which}"));
+        let owned = |t: Tensor| V { t, size: 1.0, digits: INEXACT };
+        match which {
+            0 | 1 => params[which].try_set(self.update(owned(params[which].t()))?)?,
+            2 => state.try_set(self.update(owned(state.t()))?)?,
+            _ => {
+                let [a, b] = [params[0].t().try_detach()?, params[1].t().try_detach()?];
+                params[0].try_set(b)?;
+                params[1].try_set(a)?;
+                state.try_set(a)?;
+            }
+        }
+        // Handles of what was replaced have ended.
+        self.values.retain(|v| v.t.try_out().is_ok());
+        self.leaves.retain(|t| t.try_out().is_ok());
+        self.values.extend([params[0].t(), params[1].t(), state.t()].map(owned));
+        self.leaves.extend([params[0].t(), params[1].t()]);
+        Ok(())
     }
-    let mut loss = p.pass.full([], 0.0);
-    for _ in 0..2 + p.dice.below(6) {
-        let v = p.float()?;
-        let w = p.input(DType::F32, v.t.shape(), false)?;
-        loss = loss + (v.t * w.t).sum_all() / v.t.shape().elems().max(1) as f64;
+
+    fn loss(&mut self) -> Result<Tensor> {
+        let mut loss = self.pass.full([], 0.0);
+        for _ in 0..4 + self.dice.below(6) {
+            let v = self.float()?;
+            let w = self.input(DType::F32, v.t.shape(), false)?;
+            loss = loss + (v.t * w.t).sum_all() / v.t.shape().elems().max(1) as f64;
+        }
+        Ok(loss)
     }
-    let by: Vec<Tensor> = (0..6).map(|_| p.leaves[p.dice.below(p.leaves.len())]).collect();
-    let by = [&by[..], &[p.values[p.values.len() - 1].t]].concat();
-    let by: Vec<Tensor> = by.into_iter().filter(|t| t.dtype().is_float()).collect();
-    let grads = grad(loss, &by)?;
-    p.log.push("gradients".into());
-    if p.dice.one_in(2) {
-        later.push(grads[0].deferred());
+
+    /// What is asked for at the end; some of it later.
+    fn end(&mut self, frame: u64) -> Result<Vec<wgrad::Deferred<f64>>> {
+        self.dice = Dice(frame);
+        let mut later = Vec::new();
+        for _ in 0..1 + self.dice.below(3) {
+            later.push(self.any().t.deferred());
+        }
+        let loss = self.loss()?;
+        let by: Vec<Tensor> = (0..6).map(|_| self.leaves[self.dice.below(self.leaves.len())]).collect();
+        let by = [&by[..], &[self.values[self.values.len() - 1].t]].concat();
+        let by: Vec<Tensor> = by.into_iter().filter(|t| t.dtype().is_float()).collect();
+        let grads = grad(loss, &by)?;
+        self.log.push("gradients".into());
+        if self.dice.one_in(2) {
+            later.push(grads[0].deferred());
+        }
+        for (i, g) in grads.iter().enumerate() {
+            self.show(&format!("gradient {i}"), *g)?;
+        }
+        for i in 0..2 {
+            let v = self.any();
+            self.show(&format!("end {i}"), v.t)?;
+        }
+        self.show("loss", loss)?;
+        Ok(later)
     }
-    for (i, g) in grads.iter().enumerate() {
-        p.show(&format!("gradient {i}"), *g)?;
-    }
-    for i in 0..2 {
-        let v = p.any();
-        p.show(&format!("end {i}"), v.t)?;
-    }
-    p.show("loss", loss)?;
-    Ok(later)
 }

@@ -201,7 +201,9 @@ impl Program<'_> {
             0 | 1 => (t.try_sum(axes)?, n as f64 * x.size, x.digits),
             2 if float => (t.try_mean(axes)?, x.size, INEXACT),
             3 if float => (t.try_var_keepdim(axes)?, x.size * x.size, INEXACT),
-            4 | 5 if float && !x.exact() => (t.try_max(axes)?.detach(), x.size, INEXACT),
+            4 | 5 if float && !x.exact() && self.shift.is_none() => {
+                (t.try_max(axes)?.detach(), x.size, INEXACT)
+            }
             4 => (t.try_max(axes)?, x.size, x.digits),
             5 => (t.try_min_keepdim(axes)?, x.size, x.digits),
             6 if n < 6 => (t.try_prod(axes)?, x.size.powi(n as i32), x.digits * n as i32),
@@ -322,6 +324,7 @@ impl Program<'_> {
     pub(super) fn show(&mut self, label: &str, t: Tensor) -> Result<()> {
         let label = format!("{label} {:?}", t.try_out()?);
         self.shown.push((label, t.to_vec::<f64>()?));
+        self.plans.extend(self.pass.context().last_plan());
         Ok(())
     }
 
