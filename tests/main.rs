@@ -14,6 +14,7 @@ mod fuzz;
 mod grads;
 mod handles;
 mod house;
+mod linalg;
 mod nn;
 mod ops;
 mod programs;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         ("nn", nn::tests()),
         ("ops", ops::tests()),
         ("elementwise", elementwise::tests()),
+        ("linalg", linalg::tests()),
         ("random", random::tests()),
         ("grads", grads::tests()),
         ("handles", handles::tests()),

@@ -11,6 +11,7 @@
 mod case;
 mod grads;
 mod layout;
+mod linalg;
 mod movement;
 mod rows;
 
@@ -28,6 +29,7 @@ use crate::devices::oracle_with;
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     all.extend(movement::cases());
+    all.extend(linalg::cases());
     all.extend(rows::cases());
     all
 }

@@ -41,8 +41,11 @@ macro_rules! refuse {
 mod activation;
 mod args;
 mod arith;
+mod contract;
 mod create;
+mod einsum;
 mod index;
+mod linalg;
 mod loss;
 mod matmul;
 mod movement;
@@ -56,6 +59,7 @@ mod unary;
 mod windows;
 
 pub use args::{AxesArg, Cut, DimsArg};
+pub use linalg::DotAxes;
 pub use operand::{Operand, Start};
 pub use windows::Windows;
 
