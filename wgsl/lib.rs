@@ -22,8 +22,13 @@ pub const MATMUL_TILE: &str = include_str!("matmul_tile.wgsl");
 /// Matrix products straight from storage.
 pub const MATMUL_DIRECT: &str = include_str!("matmul_direct.wgsl");
 
+/// Scans, one invocation a line.
+pub const SCAN_LINE: &str = include_str!("scan_line.wgsl");
+/// Scans, one workgroup a line.
+pub const SCAN_TILE: &str = include_str!("scan_tile.wgsl");
+
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 10] = [
+pub const ALL: [(&str, &str); 12] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
     ("integer", INTEGER),
@@ -34,4 +39,6 @@ pub const ALL: [(&str, &str); 10] = [
     ("scatter_add", SCATTER_ADD),
     ("matmul_tile", MATMUL_TILE),
     ("matmul_direct", MATMUL_DIRECT),
+    ("scan_line", SCAN_LINE),
+    ("scan_tile", SCAN_TILE),
 ];

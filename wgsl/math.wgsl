@@ -34,6 +34,11 @@ fn wg_relu(x: f32) -> f32 {
     return wg_keep_nan(max(x, 0.0), x, 0.0);
 }
 
+// 0 where w is 0, also beside infinity.
+fn wg_times(x: f32, w: f32) -> f32 {
+    return select(x * w, 0.0, w == 0.0);
+}
+
 fn wg_rem(x: f32, w: f32) -> f32 {
     return x - w * floor(x / w);
 }

@@ -1,7 +1,7 @@
 // Transcendental functions that WGSL lacks, or whose built-in is loose. A kernel's text takes only the
 // functions that it calls.
 //
-// Math:     expm1, log1p, sin, cos, tanh, sigmoid, erf.
+// Math:     expm1, log1p, logarithm of a sum of exponentials, sin, cos, tanh, sigmoid, erf.
 // Shapes:   scalars.
 // Dispatch: none; called by the kernels.
 // Numerics: within 2e-6 of f64, relative to max(1, |result|); expm1, log1p, tanh, erf also relatively
@@ -38,6 +38,12 @@ fn wg_log1p(x: f32) -> f32 {
         return fma(p * z, s, 2.0 * s);
     }
     return log(1.0 + x);
+}
+
+fn wg_log_add_exp(x: f32, w: f32) -> f32 {
+    // Equal infinities have no difference.
+    let apart = select(abs(x - w), 0.0, bitcast<u32>(x) == bitcast<u32>(w));
+    return max(x, w) + wg_log1p(exp(-apart));
 }
 
 // sin(x + turn * pi / 2)

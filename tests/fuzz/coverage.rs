@@ -63,6 +63,7 @@ impl Coverage {
                 Kind::Reduce => "reduce",
                 Kind::MatMul { .. } => "matmul",
                 Kind::ScatterAdd { .. } => "scatter_add",
+                Kind::Whole(_) => "whole",
                 Kind::Custom(_) => "custom",
             };
             *self.kinds.entry(kind).or_default() += 1;

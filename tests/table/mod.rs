@@ -14,6 +14,7 @@ mod layout;
 mod linalg;
 mod movement;
 mod rows;
+mod scan;
 
 use libtest_mimic::Trial;
 use wgrad::{Context, ContextOptions, DType, Pass, Result, Tensor, grad};
@@ -31,6 +32,7 @@ fn cases() -> Vec<Case> {
     all.extend(movement::cases());
     all.extend(linalg::cases());
     all.extend(rows::cases());
+    all.extend(scan::cases());
     all
 }
 

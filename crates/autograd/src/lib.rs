@@ -23,6 +23,7 @@ mod print;
 mod program;
 mod record;
 mod rules;
+mod scan_rules;
 mod state;
 mod table;
 mod tensor;

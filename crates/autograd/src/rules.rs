@@ -5,6 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use wgrad_graph::{Axes, Binary, DType, MAX_RANK, Op, Perm, Reduce, Shape, Slope, Steps, Unary, bail};
 
 use crate::ops::{Windows, cast, diag_embed, expand, iota, overlap_add, permute, reshape, slice, steps_on};
+use crate::scan_rules::Along;
 use crate::{Result, Tensor};
 
 /// A node at which gradients arrive.
@@ -98,6 +99,10 @@ pub(crate) fn gradient(site: &Site<'_>) -> Result<SmallVec<[Option<Tensor>; 4]>>
             }
             Op::Gather { axis } => Some(scatter(g, x[1], usize::from(axis), to)?),
             Op::ScatterAdd { axis } => Some(Tensor::record(Op::Gather { axis }, &[g, x[0]], None, None)?),
+            Op::Scan { kind, axis, reverse } => {
+                let along = Along { axis: usize::from(axis), reverse };
+                return crate::scan_rules::gradient(kind, along, site, g);
+            }
             Op::Custom(_) => bail!(Gradient, "custom", "custom has no gradient"),
         };
     }

@@ -15,10 +15,12 @@ mod philox;
 mod program;
 mod reduce;
 mod rows;
+mod scan;
 mod scatter;
 mod step;
 mod tail;
 mod turn;
+mod whole;
 
 pub use cpu::Cpu;
 pub use oracle::Oracle;

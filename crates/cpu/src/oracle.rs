@@ -3,6 +3,7 @@
 
 mod eval;
 mod value;
+mod whole;
 
 use std::any::Any;
 use std::collections::HashMap;

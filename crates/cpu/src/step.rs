@@ -12,6 +12,7 @@ use crate::memory::{Block, State};
 use crate::program::{Code, Program, Space};
 use crate::reduce::Reduction;
 use crate::scatter::Scatter;
+use crate::whole::{self, Whole};
 use crate::{custom, kernels, tail, turn};
 
 /// Memory of one place during a submission.
@@ -60,6 +61,7 @@ pub(crate) enum Work {
     Reduce(Reduction),
     MatMul { product: Product, direct: Option<usize> },
     Scatter(Scatter),
+    Whole(Op),
     Custom,
 }
 
@@ -110,10 +112,11 @@ impl Compiled {
                     None => unreachable!("the kind is a scatter-add"),
                 }
             }
+            Kind::Whole(op) => Work::Whole(op),
             Kind::Custom(_) => Work::Custom,
         };
         let (mut tail, natural) = match work {
-            Work::Scatter(_) | Work::Custom => {
+            Work::Scatter(_) | Work::Whole(_) | Work::Custom => {
                 let space = Space { dims: &[0], order: &[0], accs: 0 };
                 (Program::new(&Body::default(), &[], &[], &space), true)
             }
@@ -225,6 +228,24 @@ impl Compiled {
         let flag = Flag::default();
         match &self.work {
             Work::Custom => self.custom(arena, &reads, &writes, error),
+            Work::Whole(op) => {
+                let node = self.graph.node(self.group.stores[0].val.node);
+                let copies = self.copies(arena, &reads, &writes, state, |_, _| false);
+                self.write(arena, &reads, &writes, &copies, &mut |operands, outs| {
+                    // Operands may lie under another shape of as many elements.
+                    let ins: Vec<Whole<'_>> = node
+                        .inputs
+                        .iter()
+                        .zip(operands)
+                        .map(|(val, operand)| match operand {
+                            Operand::Bytes { bytes, .. } => Whole { out: self.graph.out(*val), bytes },
+                            Operand::Output(_) => unreachable!("copied above"),
+                        })
+                        .collect();
+                    whole::run(*op, &ins, &node.outs, outs, &flag);
+                });
+                copies.into_iter().flatten().for_each(|block| state.give(block));
+            }
             Work::Scatter(scatter) => {
                 let copies = self.copies(arena, &reads, &writes, state, |_, _| false);
                 self.write(arena, &reads, &writes, &copies, &mut |operands, mut outs| {
@@ -421,9 +442,8 @@ impl Compiled {
         let Some(node_id) = self.group.nodes.first().copied() else { return };
         let node = self.graph.node(node_id);
         let mut ins: Vec<Vec<f64>> = Vec::with_capacity(node.inputs.len());
-        for val in &node.inputs {
-            let o = self.group.operands.iter().position(|v| v == val).unwrap_or(0);
-            let out = &self.operands[o];
+        // The operands of the group are those of the node in order, perhaps under other shapes.
+        for (o, out) in self.operands.iter().enumerate() {
             let mut x = vec![0.0; out.shape.elems()];
             let bytes = &arena.mems[reads[o]].bytes()[..bytes_of(out)];
             kernels::cast(out.dtype, DType::F64, bytes, bytemuck::cast_slice_mut(&mut x));

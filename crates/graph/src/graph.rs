@@ -205,7 +205,8 @@ impl fmt::Display for Graph {
                 | Op::Iota { axis }
                 | Op::Concat { axis }
                 | Op::Gather { axis }
-                | Op::ScatterAdd { axis } => write!(f, " axis {axis}")?,
+                | Op::ScatterAdd { axis }
+                | Op::Scan { axis, .. } => write!(f, " axis {axis}")?,
                 Op::Windows { axis, size, step, dilation } => {
                     write!(f, " axis {axis} size {size} step {step} dilation {dilation}")?;
                 }

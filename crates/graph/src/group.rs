@@ -5,7 +5,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::{Binary, CustomId, DType, Index, NodeId, Reduce, Unary, Val};
+use crate::{Binary, CustomId, DType, Index, NodeId, Op, Reduce, Unary, Val};
 
 /// Index into [`Body::exprs`].
 pub type ExprId = u32;
@@ -72,6 +72,8 @@ pub enum Kind {
         /// Size of the scattered axis of the output.
         size: usize,
     },
+    /// An operation for which [`Op::is_whole`] holds, on row-major operands and outputs; no body.
+    Whole(Op),
     /// A user's kernel on row-major operands and outputs; no body.
     Custom(CustomId),
 }
@@ -142,7 +144,7 @@ pub struct Acc {
 pub struct Store {
     /// The value.
     pub val: Val,
-    /// What is written, over the outer space (unused by `ScatterAdd` and `Custom`).
+    /// What is written, over the outer space (unused by `ScatterAdd`, `Whole` and `Custom`).
     pub x: ExprId,
     /// Where in the value: an index over the outer space, always valid, injective.
     pub index: IndexId,
@@ -165,6 +167,7 @@ impl fmt::Display for Group {
             Kind::Reduce => "reduce".to_owned(),
             Kind::MatMul { .. } => "matmul".to_owned(),
             Kind::ScatterAdd { .. } => "scatter_add".to_owned(),
+            Kind::Whole(op) => op.name().to_owned(),
             Kind::Custom(id) => format!("custom {:x}", id.0),
         };
         let outs: Vec<_> = self.stores.iter().map(|s| s.val).collect();

@@ -1,6 +1,6 @@
 //! Shapes and dtypes of results: the single door through which an operation enters a graph.
 
-use crate::{DType, MAX_RANK, Op, Out, Result, Shape, bail};
+use crate::{DType, MAX_RANK, Op, Out, Result, Scan, Shape, bail};
 
 /// Shape and dtype of `op` on `ins`. `to` and `dtype` are what the operation itself does not tell
 /// (the shape of reshape, expand, slice, pad, iota, random, scatter-add; the dtype of cast, iota,
@@ -20,7 +20,8 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
         | Op::SliceAt { .. }
         | Op::SliceAssign(_)
         | Op::Gather { .. }
-        | Op::ScatterAdd { .. } => 2,
+        | Op::ScatterAdd { .. }
+        | Op::Scan { kind: Scan::Recur, .. } => 2,
         Op::Concat { .. } => ins.len().max(1),
         _ => 1,
     };
@@ -264,6 +265,17 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
                 bail!(DType, name, "is not defined on {}; cast first", ins[1].dtype);
             }
             Out { shape, dtype: ins[1].dtype }
+        }
+        Op::Scan { kind, axis, .. } => {
+            axis_below(axis, ins[0].shape.rank())?;
+            if kind == Scan::Recur {
+                same(ins[0], ins[1])?;
+            }
+            let dtype = ins[0].dtype;
+            if matches!(dtype, DType::Bool | DType::U8) || kind == Scan::LogAddExp && !dtype.is_float() {
+                bail!(DType, name, "is not defined on {dtype}; cast first");
+            }
+            Out { shape: ins[0].shape, dtype: kind.dtype(dtype) }
         }
     })
 }

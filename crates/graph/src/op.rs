@@ -127,8 +127,54 @@ pub enum Op {
         /// The axis that is indexed.
         axis: u8,
     },
+    /// Every element combined with those before it along `axis` (after it where `reverse`). Operands: `x`;
+    /// for `Recur` the factors `a`, then `b`.
+    Scan {
+        /// How elements combine.
+        kind: Scan,
+        /// The axis along which elements follow each other.
+        axis: u8,
+        /// Whether the last element is the first of the scan.
+        reverse: bool,
+    },
     /// A user's kernel.
     Custom(CustomId),
+}
+
+/// How a scan combines elements.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Scan {
+    /// Addition.
+    Sum,
+    /// Multiplication.
+    Prod,
+    /// `log(e^x + e^w)`; floats.
+    LogAddExp,
+    /// The index (i32) of the largest so far, of equal ones the latest; NaN counts as largest.
+    ArgMax,
+    /// The index (i32) of the smallest so far, of equal ones the latest; NaN counts as smallest.
+    ArgMin,
+    /// `h[t] = a[t] * h[t - 1] + b[t]`, where `h` is 0 before the first.
+    Recur,
+}
+
+impl Scan {
+    /// The stem of the operation.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scan::Sum => "cumsum",
+            Scan::Prod => "cumprod",
+            Scan::LogAddExp => "logcumsumexp",
+            Scan::ArgMax => "cummax",
+            Scan::ArgMin => "cummin",
+            Scan::Recur => "recur",
+        }
+    }
+
+    /// The dtype of the result for operands of dtype `x`.
+    pub fn dtype(self, x: DType) -> DType {
+        if matches!(self, Scan::ArgMax | Scan::ArgMin) { DType::I32 } else { x }
+    }
 }
 
 /// How a reduction combines elements.
@@ -311,8 +357,15 @@ impl Op {
             Op::SliceAssignAt { .. } => "slice_assign_at",
             Op::Gather { .. } => "gather",
             Op::ScatterAdd { .. } => "scatter_add",
+            Op::Scan { kind, .. } => kind.name(),
             Op::Custom(_) => "custom",
         }
+    }
+
+    /// Whether the operation has a kernel of its own that reads whole operands and writes whole results,
+    /// row-major: nothing fuses into it.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Op::Scan { .. })
     }
 
     /// Whether the operation only moves elements: an index function, never work of its own.

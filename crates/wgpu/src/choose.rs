@@ -126,6 +126,30 @@ pub(crate) fn final_lanes(parts: u32, state_bytes: usize, caps: &Caps) -> Lanes 
     Lanes { x: wg / y, y, inner: true, splits: 1, tree: true }
 }
 
+/// Lanes of a workgroup that runs along a line of `n` elements, `each` neighbours a lane; 0: one
+/// invocation runs along a line.
+pub(crate) fn scan_lanes(
+    lines: usize,
+    inner: usize,
+    n: usize,
+    state_bytes: usize,
+    each: u32,
+    caps: &Caps,
+) -> u32 {
+    if software(caps) {
+        // A barrier is a switch of coroutines for every invocation: worth it only where few long lines
+        // would leave vector lanes without work.
+        return if lines >= 8 || n < 4096 { 0 } else { 64.min(caps.max_invocations) };
+    }
+    // An H200 holds 270 000 invocations at once; from an eighth of them on, lines of their own keep it busy
+    // where neighbours lie together. Lines that lie apart are read by whole workgroups.
+    if n <= 64 || lines >= 1 << 15 && (inner >= 32 || n <= 256) {
+        return 0;
+    }
+    let most = 256.min(caps.max_invocations).min(fitting(caps.shared_bytes / state_bytes.max(1)));
+    (n.div_ceil(each as usize).next_power_of_two() as u32).clamp(32.min(most), most)
+}
+
 /// A tiling of a matrix product in workgroup memory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {

@@ -11,10 +11,12 @@ mod kernel;
 mod matmul;
 mod pointwise;
 mod reduce;
+mod scan;
 mod scatter;
 mod template;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use wgrad_graph::{Body, Caps, CustomId, Expr, Graph, Kind, NodeId, Result, Step, bail};
 
@@ -35,6 +37,7 @@ pub(crate) fn lower(step: &Step, graph: &Graph, scalars: &[NodeId], caps: &Caps)
         Kind::Reduce => reduce::lower(cx),
         Kind::MatMul { .. } => matmul::lower(cx),
         Kind::ScatterAdd { .. } => scatter::lower(cx),
+        Kind::Whole(op) => whole::lower(cx, *op),
         Kind::Custom(id) => custom(cx, *id),
     };
     // The line of the user that made the last node tells most about a kernel that does not fit.

@@ -53,6 +53,7 @@ mod norm;
 mod operand;
 mod random;
 mod reduce;
+mod scan;
 mod slice;
 mod softmax;
 mod unary;

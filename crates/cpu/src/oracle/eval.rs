@@ -5,11 +5,12 @@ use std::sync::Arc;
 use wgrad_graph::{Binary, DType, Error, ErrorKind, Graph, MAX_RANK, Node, Op, Out, Reduce, Shape, Unary};
 
 use super::value::{Data, Value};
+use super::whole;
 use crate::philox::philox;
 
-type Coords = [usize; MAX_RANK];
+pub(super) type Coords = [usize; MAX_RANK];
 
-fn unravel(mut i: usize, shape: Shape) -> Coords {
+pub(super) fn unravel(mut i: usize, shape: Shape) -> Coords {
     let mut coords = [0; MAX_RANK];
     for axis in (0..shape.rank()).rev() {
         coords[axis] = i % shape[axis];
@@ -18,7 +19,7 @@ fn unravel(mut i: usize, shape: Shape) -> Coords {
     coords
 }
 
-fn ravel(coords: &Coords, shape: Shape) -> usize {
+pub(super) fn ravel(coords: &Coords, shape: Shape) -> usize {
     (0..shape.rank()).fold(0, |n, axis| n * shape[axis] + coords[axis])
 }
 
@@ -147,6 +148,7 @@ pub(super) fn node(graph: &Graph, node: &Node, ins: &[Arc<Value>], error: &mut O
             }
             scatter_add(out, &ins[1], &place)
         }
+        Op::Scan { kind, axis, reverse } => whole::scan(kind, out, ins, usize::from(axis), reverse),
     }]
 }
 

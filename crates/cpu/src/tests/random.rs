@@ -1,7 +1,7 @@
 //! Random graphs.
 
 use super::*;
-use wgrad_graph::{Axes, MAX_RANK, Steps};
+use wgrad_graph::{Axes, MAX_RANK, Scan, Steps};
 
 type Below<'a> = &'a mut dyn FnMut(usize) -> usize;
 
@@ -38,7 +38,7 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, exact: bool, below: Below<'_>) -> 
         let v = fit(s, v, dims, below);
         s.cast(v, dtype)
     };
-    Some(match below(27) {
+    Some(match below(28) {
         0 | 1 => {
             let smooth = [Unary::Tanh, Unary::Sigmoid, Unary::Sin, Unary::Erf, Unary::Neg, Unary::Cos];
             let steps = [Unary::Neg, Unary::Abs, Unary::Sign, Unary::Relu, Unary::Not, Unary::Floor];
@@ -215,6 +215,15 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, exact: bool, below: Below<'_>) -> 
             let dtype = if exact { DType::I32 } else { DType::F32 };
             let axis = below(rank) as u8;
             s.graph.add(Op::Iota { axis }, &[], Some(Shape::new(&dims)), Some(dtype)).unwrap()
+        }
+        27 if rank > 0 && dtype.bytes() >= 4 => {
+            let axis = below(rank) as u8;
+            let kind = match exact {
+                true => [Scan::Sum, Scan::ArgMax, Scan::ArgMin][below(3)],
+                false => [Scan::Sum, Scan::Sum, Scan::Recur][below(3)],
+            };
+            let ins = if kind == Scan::Recur { vec![s.un(Unary::Tanh, x), x] } else { vec![x] };
+            s.op(Op::Scan { kind, axis, reverse: below(2) == 0 }, &ins)
         }
         _ => return None,
     })

@@ -75,8 +75,12 @@ pub(crate) fn kernels(cut: &Cut<'_>, id: NodeId) -> Result<Vec<Draft>, Stop> {
             k.draft.store(val, 0, &first, None);
             Ok(vec![k.done()])
         }
-        Op::Custom(custom) => {
-            let mut k = start(Kind::Custom(custom), &[], 0);
+        op if matches!(op, Op::Custom(_)) || op.is_whole() => {
+            let kind = match op {
+                Op::Custom(custom) => Kind::Custom(custom),
+                op => Kind::Whole(op),
+            };
+            let mut k = start(kind, &[], 0);
             k.draft.group.operands = node.inputs.iter().map(|v| cut.whole(*v)).collect();
             for (i, o) in node.outs.iter().enumerate() {
                 let val = Val { node: id, out: i as u32 };

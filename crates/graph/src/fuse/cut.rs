@@ -220,6 +220,7 @@ impl<'a> Cut<'a> {
             Op::Reduce { .. } | Op::ArgReduce { .. } | Op::MatMul | Op::ScatterAdd { .. } | Op::Custom(_) => {
                 true
             }
+            op if op.is_whole() => true,
             Op::SliceAssign(_) | Op::SliceAssignAt { .. } => !Cut::packed(node.outs[0].dtype),
             Op::Concat { .. } => node.inputs.len() > MAX_PARTS.min(self.caps.max_buffers - 1),
             _ => false,
@@ -296,7 +297,7 @@ impl<'a> Cut<'a> {
                 let x = graph.out(node.inputs[0]).shape;
                 self.demand_strided(id, node.inputs[0], &Index::identity(x.dims()));
             }
-            Op::Custom(_) => {
+            op if matches!(op, Op::Custom(_)) || op.is_whole() => {
                 for v in &node.inputs {
                     let val = self.whole(*v);
                     self.force(val);
@@ -333,6 +334,7 @@ impl<'a> Cut<'a> {
         let some: &[Val] = match node.op {
             Op::Input | Op::Scalar | Op::Random | Op::Iota { .. } => &[],
             Op::MatMul | Op::ScatterAdd { .. } | Op::Custom(_) => &[],
+            op if op.is_whole() => &[],
             Op::SliceAt { .. } => &inputs[..1],
             Op::Gather { .. } => &inputs[1..],
             Op::SliceAssign(_) | Op::SliceAssignAt { .. } if self.is_anchor(id) => &inputs[1..2],

@@ -173,13 +173,13 @@ impl Draft {
             Kind::ScatterAdd { at, src, stride, size } => {
                 Kind::ScatterAdd { at: operand(self, at), src: operand(self, src), stride, size }
             }
-            Kind::Custom(_) => {
+            Kind::Whole(_) | Kind::Custom(_) => {
                 self.group.operands.clone_from(&old.operands);
                 old.kind.clone()
             }
             Kind::Pointwise | Kind::Reduce => old.kind.clone(),
         };
-        let bodied = !matches!(old.kind, Kind::ScatterAdd { .. } | Kind::Custom(_));
+        let bodied = !matches!(old.kind, Kind::ScatterAdd { .. } | Kind::Whole(_) | Kind::Custom(_));
         let mut roots: Vec<ExprId> = Vec::new();
         if bodied {
             if old.kind == Kind::Reduce {

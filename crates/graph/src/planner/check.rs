@@ -110,13 +110,13 @@ impl Plan {
             expr.operands(|x| earlier &= (x as usize) < i);
             ensure!(earlier, "{group}: expression {i} refers to a later one");
         }
-        let custom = matches!(group.kind, Kind::Custom(_));
+        let alone = matches!(group.kind, Kind::Whole(_) | Kind::Custom(_));
         let buffers = group.operands.len() + group.stores.len();
-        ensure!(custom || buffers <= caps.max_buffers, "{group}: {buffers} buffers");
+        ensure!(alone || buffers <= caps.max_buffers, "{group}: {buffers} buffers");
         let mut operands = group.operands.clone();
         operands.sort_unstable();
         operands.dedup();
-        ensure!(custom || operands.len() == group.operands.len(), "{group}: an operand is named twice");
+        ensure!(alone || operands.len() == group.operands.len(), "{group}: an operand is named twice");
         if let Kind::MatMul { a, b } = group.kind {
             ensure!(group.dims.len() >= 3 && group.reduced == 1, "{group}: dims of a product");
             for (_, i) in [a, b] {
@@ -128,9 +128,9 @@ impl Plan {
         for s in &group.stores {
             let out = self.graph.out(s.val);
             let index = &group.body.indices[usize::from(s.index)];
-            ensure!(custom || index.views[0].dims.len() == outer, "{group}: rank of a store");
+            ensure!(alone || index.views[0].dims.len() == outer, "{group}: rank of a store");
             ensure!(index.views.iter().all(|v| v.valid.is_none()), "{group}: a store is not always valid");
-            if out.dtype.bytes() < 4 && !custom {
+            if out.dtype.bytes() < 4 && !alone {
                 ensure!(
                     group.kind == Kind::Pointwise && (index.is_linear() || out.shape.elems() == 0),
                     "{group}: store of packed {out:?}"

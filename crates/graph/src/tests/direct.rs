@@ -79,6 +79,32 @@ pub(crate) fn random(counter: f64, keys: [f64; 3]) -> f64 {
     (bits.wrapping_add(keys[1] as u64 * 31 + keys[2] as u64 * 7) % 1000) as f64
 }
 
+/// The outputs of an operation with a kernel of its own: only what plans depend on, each element a sum
+/// of all that may reach it.
+pub(crate) fn whole(op: Op, ins: &[(&[f64], crate::Out)], outs: &[crate::Out]) -> Vec<Vec<f64>> {
+    let line = |axis: u8, n: usize| {
+        let mut c = coords(ins[0].1.shape.dims(), n);
+        c[usize::from(axis)] = 0;
+        c
+    };
+    let one = |out: &crate::Out| {
+        let mut y = vec![0.0; out.shape.elems()];
+        match op {
+            Op::Scan { axis, .. } => {
+                for n in 0..y.len() {
+                    let all: f64 = ins.iter().map(|(x, _)| x[n]).sum();
+                    let same = |m: &usize| line(axis, *m) == line(axis, n);
+                    let before = (0..n).rev().find(same).map_or(0.0, |m| y[m]);
+                    y[n] = wrap(before + all, out.dtype);
+                }
+            }
+            other => unreachable!("{other:?} is no whole operation"),
+        }
+        y
+    };
+    outs.iter().map(one).collect()
+}
+
 /// Coordinates of element `n`.
 pub(crate) fn coords(shape: &[usize], mut n: usize) -> Vec<usize> {
     let mut c = vec![0; shape.len()];
@@ -272,6 +298,12 @@ pub(crate) fn eval(graph: &Graph, leaves: &[Vec<f64>], scalars: &[f64]) -> Vec<V
                     }
                 }
                 y
+            }
+            op @ Op::Scan { .. } => {
+                let ins: Vec<(&[f64], crate::Out)> =
+                    node.inputs.iter().enumerate().map(|(i, v)| (x(i).as_slice(), graph.out(*v))).collect();
+                all.push(whole(op, &ins, &node.outs));
+                continue;
             }
             Op::Custom(id) => {
                 let ins: Vec<&[f64]> = (0..node.inputs.len()).map(|i| x(i).as_slice()).collect();

@@ -9,6 +9,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
         Kind::Reduce => "reduce",
         Kind::MatMul { .. } => "matmul",
         Kind::ScatterAdd { .. } => "scatter_add",
+        Kind::Whole(op) => op.name(),
         Kind::Custom(_) => "custom",
     };
     plan.steps.iter().map(|s| name(&s.group.kind)).collect()

@@ -1,7 +1,7 @@
 //! Thousands of small random graphs.
 
 use super::*;
-use crate::{Axes, Binary, MAX_RANK, Reduce, Steps, Unary};
+use crate::{Axes, Binary, MAX_RANK, Reduce, Scan, Steps, Unary};
 
 /// A random graph and a few of its values.
 pub(crate) fn random_graph(seed: u64) -> (Sketch, Vec<Val>) {
@@ -63,7 +63,7 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, below: &mut impl FnMut(usize) -> u
         let v = fit(s, v, dims, &mut |n| below(n));
         s.cast(v, dtype)
     };
-    Some(match below(26) {
+    Some(match below(27) {
         0 | 1 => {
             let op = [Unary::Neg, Unary::Abs, Unary::Exp, Unary::Relu, Unary::Not, Unary::Tanh][below(6)];
             if !op.row().takes(dtype) {
@@ -241,6 +241,13 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, below: &mut impl FnMut(usize) -> u
             s.graph
                 .add(Op::Iota { axis: below(rank) as u8 }, &[], Some(Shape::new(&dims)), Some(DType::I32))
                 .unwrap()
+        }
+        26 if rank > 0 && dtype.bytes() >= 4 => {
+            let axis = below(rank) as u8;
+            let kind = [Scan::Sum, Scan::Prod, Scan::ArgMax, Scan::Recur][below(4)];
+            let w = if below(2) == 0 { x } else { other(s, &dims, dtype, below) };
+            let ins = if kind == Scan::Recur { vec![x, w] } else { vec![x] };
+            s.op(Op::Scan { kind, axis, reverse: below(2) == 0 }, &ins)
         }
         _ => return None,
     })

@@ -146,7 +146,7 @@ impl Point<'_> {
     fn run(&self, writes: &[Loc], m: &mut Memory) {
         let group = self.group;
         let out = |i: usize| self.plan.graph.out(group.stores[i].val);
-        if let Kind::Custom(id) = group.kind {
+        if let Kind::Custom(_) | Kind::Whole(_) = group.kind {
             let ins: Vec<Vec<f64>> = (0..group.operands.len())
                 .map(|o| {
                     let n = self.plan.graph.out(group.operands[o]).shape.elems();
@@ -154,9 +154,21 @@ impl Point<'_> {
                 })
                 .collect();
             let ins: Vec<&[f64]> = ins.iter().map(Vec::as_slice).collect();
-            let mut outs: Vec<Vec<f64>> =
-                (0..writes.len()).map(|i| vec![0.0; out(i).shape.elems()]).collect();
-            (self.plan.graph.custom(id).unwrap().cpu)(&ins, &mut outs);
+            let to: Vec<_> = (0..writes.len()).map(out).collect();
+            let outs = match group.kind {
+                Kind::Custom(id) => {
+                    let mut outs: Vec<Vec<f64>> = to.iter().map(|o| vec![0.0; o.shape.elems()]).collect();
+                    (self.plan.graph.custom(id).unwrap().cpu)(&ins, &mut outs);
+                    outs
+                }
+                Kind::Whole(op) => {
+                    // Operands may lie under another shape of as many elements.
+                    let node = self.plan.graph.node(group.stores[0].val.node);
+                    let from = node.inputs.iter().map(|v| self.plan.graph.out(*v));
+                    direct::whole(op, &ins.into_iter().zip(from).collect::<Vec<_>>(), &to)
+                }
+                _ => unreachable!("matched above"),
+            };
             for (i, data) in outs.iter().enumerate() {
                 data.iter().enumerate().for_each(|(n, x)| *m.cell(writes[i], n, out(i).dtype) = *x);
             }

@@ -339,3 +339,26 @@ fn random_plans() {
         texts(&random(seed));
     }
 }
+
+#[test]
+fn scans_of_every_kind() {
+    use wgrad_graph::Scan::{ArgMax, ArgMin, LogAddExp, Prod, Recur, Sum};
+    for dtype in [DType::F32, DType::I32, DType::U32] {
+        // By lines and by tiles, on both kinds of device.
+        for dims in [&[3, 20, 2][..], &[40_000, 70, 1], &[2, 5000, 3]] {
+            let mut s = Sketch::default();
+            let x = s.input(dims, dtype);
+            for kind in [Sum, Prod, LogAddExp, ArgMax, ArgMin, Recur] {
+                if kind == LogAddExp && dtype != DType::F32 {
+                    continue;
+                }
+                for reverse in [false, true] {
+                    let ins = if kind == Recur { vec![x, x] } else { vec![x] };
+                    let y = s.op(Op::Scan { kind, axis: 1, reverse }, &ins);
+                    s.roots.push(y);
+                }
+            }
+            assert!(texts(&s).iter().all(|t| t.contains("fn join")));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Scans: one invocation a line, or one workgroup a line.
+
+use wgrad_graph::{DType, Result, Scan, bail};
+
+use super::kernel::{Cx, Kernel, Touch, wgsl_type};
+use super::whole::Lines;
+use super::{fold, points};
+use crate::choose;
+use crate::launch::Lowered;
+
+/// Neighbours that a lane of a tile takes.
+const EACH: u32 = 8;
+
+pub(super) fn lower(cx: Cx<'_>, kind: Scan, axis: u8, reverse: bool) -> Result<Lowered> {
+    let name = kind.name();
+    let shape = cx.graph.out(cx.step.group.stores[0].val).shape;
+    let lines = Lines::new(shape, axis);
+    if points(name, shape.dims())? == 0 {
+        return Ok(Lowered::default());
+    }
+    let mut k = Kernel::new(cx);
+    let dtype = k.operand(0).dtype;
+    if !matches!(wgsl_type(dtype), "f32" | "i32" | "u32") || dtype == DType::F64 {
+        bail!(DType, name, "has no kernel for {dtype}");
+    }
+    k.reads(0, Touch::Each);
+    if kind == Scan::Recur {
+        k.reads(1, Touch::Each);
+    }
+    k.writes(0, Touch::Each);
+
+    let words = [("lines", lines.count()), ("n", lines.n), ("inner", lines.inner)];
+    let mut sizes = String::new();
+    for (name, value) in words {
+        let word = k.word(name, value as i64);
+        sizes.push_str(&format!("let {name} = {word};\n"));
+    }
+    let place = if reverse { "let p = n - 1u - t;" } else { "let p = t;" };
+    let x = k.load(0, "at");
+    let load = match kind {
+        Scan::Recur => format!("let x = State({x}, {});", k.load(1, "at")),
+        Scan::ArgMax | Scan::ArgMin => format!("let x = State({x}, p);"),
+        _ => format!("let x = State({x});"),
+    };
+    let y = match kind {
+        Scan::Recur => "y.h",
+        Scan::ArgMax | Scan::ArgMin => "bitcast<i32>(y.i)",
+        _ => "y.v",
+    };
+    let store = k.store(0, "at", y);
+    let regions = [("sizes", sizes.as_str()), ("place", place), ("load", &load), ("store", &store)];
+    let flops = shape.elems() as u64 * 2;
+    let lanes = choose::scan_lanes(lines.count(), lines.inner, lines.n, 8, EACH, cx.caps);
+    let state = state(kind, wgsl_type(dtype));
+    let launch = if lanes == 0 {
+        let wg = choose::pointwise_workgroup(cx.caps);
+        let block = if matches!(kind, Scan::Sum | Scan::LogAddExp) { 64 } else { 1 };
+        let extra = format!("const WG = {wg}u;\nconst BLOCK = {block}u;\n{state}");
+        let grid = fold((lines.count() as u64).div_ceil(u64::from(wg)), cx.caps)?;
+        k.finish(wgrad_wgsl::SCAN_LINE, &extra, &regions, grid, flops)?
+    } else {
+        let extra = format!("const WG = {lanes}u;\nconst EACH = {EACH}u;\n{state}");
+        k.finish(wgrad_wgsl::SCAN_TILE, &extra, &regions, fold(lines.count() as u64, cx.caps)?, flops)?
+    };
+    Ok(Lowered { launches: vec![launch], scratch_bytes: 0 })
+}
+
+/// The state of a scan: its fields, the state of nothing, and how two neighbours become one.
+fn state(kind: Scan, ty: &str) -> String {
+    let float = ty == "f32";
+    let number = |n: u32| match ty {
+        "f32" => format!("{n}.0"),
+        "u32" => format!("{n}u"),
+        _ => format!("{n}"),
+    };
+    let one = |none: String, join: &str| {
+        format!(
+            "struct State {{ v: {ty} }}\nfn none() -> State {{ return State({none}); }}\n\
+             fn join(x: State, w: State) -> State {{ return State({join}); }}\n"
+        )
+    };
+    match kind {
+        Scan::Sum => one(number(0), "x.v + w.v"),
+        Scan::Prod => one(number(1), "x.v * w.v"),
+        Scan::LogAddExp => {
+            one("bitcast<f32>(0xff800000u)".to_owned(), "wg_keep_nan(wg_log_add_exp(x.v, w.v), x.v, w.v)")
+        }
+        Scan::Recur => {
+            let times = |a: &str, b: &str| {
+                if float { format!("wg_times({a}, {b})") } else { format!("{a} * {b}") }
+            };
+            format!(
+                "struct State {{ a: {ty}, h: {ty} }}\n\
+                 fn none() -> State {{ return State({}, {}); }}\n\
+                 fn join(x: State, w: State) -> State {{ return State({}, {} + w.h); }}\n",
+                number(1),
+                number(0),
+                times("w.a", "x.a"),
+                times("w.a", "x.h")
+            )
+        }
+        Scan::ArgMax | Scan::ArgMin => {
+            let cmp = if kind == Scan::ArgMax { ">=" } else { "<=" };
+            let follows = if float {
+                format!("wg_is_nan(w.v) || (!wg_is_nan(x.v) && w.v {cmp} x.v)")
+            } else {
+                format!("w.v {cmp} x.v")
+            };
+            // Drivers turn a choice between compared floats into a min or max, which drops NaN.
+            let v = if float { "wg_keep_nan(v, x.v, w.v)" } else { "v" };
+            format!(
+                "struct State {{ v: {ty}, i: u32 }}\n\
+                 fn none() -> State {{ return State({}, 0xffffffffu); }}\n\
+                 fn join(x: State, w: State) -> State {{\n\
+                 if (x.i == 0xffffffffu) {{ return w; }}\nif (w.i == 0xffffffffu) {{ return x; }}\n\
+                 let follows = {follows};\nlet v = select(x.v, w.v, follows);\n\
+                 return State({v}, select(x.i, w.i, follows));\n}}\n",
+                number(0)
+            )
+        }
+    }
+}
