@@ -255,7 +255,7 @@ fn gradient(x: &[f64], f: impl Fn(Tensor) -> Tensor) -> Vec<f64> {
 
 fn conventions_where_the_derivative_is_not_unique() {
     type Kink = (&'static str, fn(Tensor) -> Tensor, &'static [f64], &'static [f64]);
-    let cases: [Kink; 10] = [
+    let cases: [Kink; 12] = [
         ("relu at 0", |x| x.relu().sum_all(), &[-1.0, 0.0, 2.0], &[0.0, 0.0, 1.0]),
         ("abs at 0", |x| x.abs().sum_all(), &[-1.0, 0.0, 2.0], &[-1.0, 0.0, 1.0]),
         ("clamp on its limits", |x| x.clamp(-1, 1).sum_all(), &[-1.0, 0.5, 1.0], &[0.0, 1.0, 0.0]),
@@ -265,6 +265,8 @@ fn conventions_where_the_derivative_is_not_unique() {
         ("log below 0", |x| x.log().sum_all(), &[0.5, -2.0], &[2.0, -0.5]),
         ("prod at one zero", |x| x.prod(0), &[2.0, 0.0, 3.0], &[0.0, 6.0, 0.0]),
         ("prod at two zeros", |x| x.prod(0), &[2.0, 0.0, 0.0], &[0.0, 0.0, 0.0]),
+        ("logsumexp of -inf alone", |x| x.logsumexp(0), &[f64::NEG_INFINITY; 2], &[0.0, 0.0]),
+        ("crossed clamp", |x| x.clamp(1, -1).sum_all(), &[-2.0, 0.0, 2.0], &[0.0, 0.0, 0.0]),
         ("floor", |x| x.floor().sum_all(), &[0.5, 1.5], &[0.0, 0.0]),
     ];
     for (name, f, x, want) in cases {

@@ -11,6 +11,7 @@ mod devices;
 mod elementwise;
 mod engine;
 mod fuzz;
+mod golden;
 mod grads;
 mod handles;
 mod house;
@@ -84,6 +85,7 @@ fn main() -> ExitCode {
         }
     }
     trials.extend(table::trials(subjects));
+    trials.extend(golden::trials());
     trials.push(trial("devices::required".to_owned(), move || devices::check_required(subjects)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

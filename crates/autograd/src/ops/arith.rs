@@ -62,12 +62,12 @@ methods! { impl Tensor, Self;
     /// The upper 32 bits of the 64-bit product of integers.
     mul_high try_mul_high(self, w: impl Operand) -> Tensor { binary(Binary::MulHigh, self, w) }
 
-    /// `x` limited to `lo ..= hi`; keeps NaN. Gradient: 0 on and beyond the limits, where it goes to
-    /// the limit itself.
+    /// `min(max(x, lo), hi)`, so `hi` everywhere if `lo` is larger; keeps NaN. Gradient: 0 on and beyond
+    /// the limits, where it goes to the limit itself; to a NaN it passes.
     clamp try_clamp(self, lo: impl Operand, hi: impl Operand) -> Tensor {
         let (lo, hi) = (lo.tensor(self)?, hi.tensor(self)?);
-        let below = self.try_ge(hi)?.try_select(hi, self)?;
-        self.try_le(lo)?.try_select(lo, below)
+        let above = self.try_le(lo)?.try_select(lo, self)?;
+        above.try_ge(hi)?.try_select(hi, above)
     }
 
     /// Elements converted to `dtype`: float to integer truncates and saturates (NaN becomes 0),

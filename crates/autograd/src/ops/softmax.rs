@@ -28,9 +28,15 @@ methods! { impl Tensor, Self;
         down.try_sub(down.try_exp()?.try_sum_keepdim(axis)?.try_log()?)
     }
 
-    /// `log(sum(e^x))` along `axis`, which is gone. Numerics: shifted by the maximum.
+    /// `log(sum(e^x))` along `axis`, which is gone; -inf where all are. Numerics: shifted by the maximum.
+    /// Gradient: `softmax(x)`; 0 where all are -inf.
     logsumexp try_logsumexp(self, axis: i32) -> Tensor {
-        let [down, top] = shifted(self, axis)?;
-        down.try_exp()?.try_sum_keepdim(axis)?.try_log()?.try_add(top)?.try_squeeze(axis)
+        let x = if self.try_out()?.dtype.is_float() { self } else { cast(self, DType::F32)? };
+        let top = x.try_max_keepdim(axis)?.try_detach()?;
+        let finite = top.try_abs()?.try_lt(f64::INFINITY)?;
+        let sum = x.try_sub(finite.try_select(top, 0.0)?)?.try_exp()?.try_sum_keepdim(axis)?;
+        // Of -inf alone the sum is 0: `log(1) + top` is -inf too, and has no infinite slope.
+        let sum = sum.try_eq(0.0)?.try_select(1.0, sum)?;
+        sum.try_log()?.try_add(top)?.try_squeeze(axis)
     }
 }

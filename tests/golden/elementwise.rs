@@ -1,0 +1,157 @@
+//! Elementwise functions.
+
+use wgrad::{DType, Tensor};
+
+use super::{Golden, golden};
+
+/// A function at generic points and at the awkward ones (infinities, zeros, large, NaN).
+fn unary(name: &str, f: fn(Tensor) -> Tensor) -> [Golden; 2] {
+    [golden(name, move |_, x| f(x[0])), golden(format!("{name} edges"), move |_, x| f(x[0]))]
+}
+
+/// A function of one operand.
+fn one(name: &str, f: fn(Tensor) -> Tensor) -> Golden {
+    golden(name, move |_, x| f(x[0]))
+}
+
+/// A function of two operands.
+fn two(name: &str, f: fn(Tensor, Tensor) -> Tensor) -> Golden {
+    golden(name, move |_, x| f(x[0], x[1]))
+}
+
+fn unaries() -> Vec<Golden> {
+    let rows: [(&str, fn(Tensor) -> Tensor); 24] = [
+        ("neg", Tensor::neg),
+        ("abs", Tensor::abs),
+        ("sign", Tensor::sign),
+        ("recip", Tensor::recip),
+        ("exp", Tensor::exp),
+        ("expm1", Tensor::expm1),
+        ("log", Tensor::log),
+        ("log1p", Tensor::log1p),
+        ("sqrt", Tensor::sqrt),
+        ("rsqrt", Tensor::rsqrt),
+        ("square", Tensor::square),
+        ("floor", Tensor::floor),
+        ("ceil", Tensor::ceil),
+        ("round", Tensor::round),
+        ("trunc", Tensor::trunc),
+        ("sin", Tensor::sin),
+        ("cos", Tensor::cos),
+        ("tanh", Tensor::tanh),
+        ("erf", Tensor::erf),
+        ("sigmoid", Tensor::sigmoid),
+        ("relu", Tensor::relu),
+        ("gelu", Tensor::gelu),
+        ("gelu_tanh", Tensor::gelu_tanh),
+        ("silu", Tensor::silu),
+    ];
+    let mut all: Vec<Golden> = rows.iter().flat_map(|(name, f)| unary(name, *f)).collect();
+    all.extend([
+        one("exp twice", Tensor::exp),
+        one("log twice", Tensor::log),
+        one("sqrt twice", Tensor::sqrt),
+        one("tanh twice", Tensor::tanh),
+        one("sigmoid twice", Tensor::sigmoid),
+        one("erf twice", Tensor::erf),
+        one("gelu twice", Tensor::gelu),
+        one("silu twice", Tensor::silu),
+        one("softplus twice", Tensor::softplus),
+        one("sin twice", Tensor::sin),
+        one("round halves", Tensor::round),
+        one("log1p limits", Tensor::log1p),
+        one("is_nan", Tensor::is_nan),
+        one("not bool", Tensor::not),
+        one("not int", Tensor::not),
+        one("abs int", Tensor::abs),
+        one("sign int", Tensor::sign),
+        one("neg int", Tensor::neg),
+    ]);
+    all
+}
+
+fn binaries() -> Vec<Golden> {
+    let rows: [(&str, fn(Tensor, Tensor) -> Tensor); 7] = [
+        ("add", Tensor::add),
+        ("sub", Tensor::sub),
+        ("mul", Tensor::mul),
+        ("div", Tensor::div),
+        ("pow", Tensor::pow),
+        ("maximum", Tensor::maximum),
+        ("minimum", Tensor::minimum),
+    ];
+    let mut all = Vec::new();
+    for (name, f) in rows {
+        all.push(two(name, f));
+        all.push(two(&format!("{name} broadcast"), f));
+    }
+    all.extend([
+        two("div twice", Tensor::div),
+        two("pow twice", Tensor::pow),
+        two("mul twice", Tensor::mul),
+        golden("add scalar", |_, x| x[0] + 2.5),
+        golden("sub scalar first", |_, x| 2.5 - x[0]),
+        golden("div scalar first", |_, x| 2.5 / x[0]),
+        golden("pow 2", |_, x| x[0].pow(2.0)),
+        golden("pow 3", |_, x| x[0].pow(3.0)),
+        golden("pow half", |_, x| x[0].pow(0.5)),
+        golden("pow minus 2", |_, x| x[0].pow(-2.0)),
+        two("div by 0", Tensor::div),
+        two("pow grid", Tensor::pow),
+        two("pow negative base", Tensor::pow),
+        golden("pow base gradient", |_, x| {
+            Tensor::stack(&[x[0].pow(0.0), x[0].pow(1.0), x[0].pow(2.0), x[0].pow(3.0)], 0)
+        }),
+        golden("pow exponent gradient", |p, x| (p.arange(0..2).cast(DType::F64) * 2.0).pow(x[0])),
+        two("maximum grid", Tensor::maximum),
+        two("minimum grid", Tensor::minimum),
+        two("maximum ties", Tensor::maximum),
+        two("minimum ties", Tensor::minimum),
+    ]);
+    let comparisons: [(&str, fn(Tensor, Tensor) -> Tensor); 6] = [
+        ("eq", Tensor::eq),
+        ("ne", Tensor::ne),
+        ("lt", Tensor::lt),
+        ("le", Tensor::le),
+        ("gt", Tensor::gt),
+        ("ge", Tensor::ge),
+    ];
+    for (name, f) in comparisons {
+        all.push(two(&format!("{name} grid"), f));
+        all.push(two(&format!("{name} int"), f));
+    }
+    all.extend([
+        two("and bool", Tensor::and),
+        two("and int", Tensor::and),
+        two("or bool", Tensor::or),
+        two("or int", Tensor::or),
+        two("xor bool", Tensor::xor),
+        two("xor int", Tensor::xor),
+        two("shl", Tensor::shl),
+        two("shr", Tensor::shr),
+    ]);
+    all
+}
+
+fn choices() -> Vec<Golden> {
+    vec![
+        golden("select", |_, x| x[0].select(x[1], x[2])),
+        golden("select broadcast", |_, x| x[0].select(x[1], x[2])),
+        golden("select nan", |_, x| x[0].select(x[1], x[2])),
+        golden("masked_fill", |_, x| x[0].masked_fill(x[1], 3.5)),
+        golden("masked_fill broadcast", |_, x| x[0].masked_fill(x[1], f64::NEG_INFINITY)),
+        golden("masked_fill inf", |_, x| x[0].masked_fill(x[1], 10.0)),
+        golden("clamp", |_, x| x[0].clamp(-0.75, 1.25)),
+        golden("clamp limits", |_, x| x[0].clamp(-2.5, 1.5)),
+        golden("clamp nan", |_, x| x[0].clamp(-2.5, 1.5)),
+        golden("clamp tensors", |_, x| x[0].clamp(x[1], x[2])),
+        golden("clamp crossed", |_, x| x[0].clamp(1.5, -0.5)),
+    ]
+}
+
+pub(super) fn cases() -> Vec<Golden> {
+    let mut all = unaries();
+    all.extend(binaries());
+    all.extend(choices());
+    all
+}

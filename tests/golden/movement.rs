@@ -1,0 +1,60 @@
+//! Shapes, parts, indices, creation.
+
+use wgrad::Tensor;
+
+use super::{Golden, golden};
+
+fn one(name: &str, f: fn(Tensor) -> Tensor) -> Golden {
+    golden(name, move |_, x| f(x[0]))
+}
+
+fn shapes() -> Vec<Golden> {
+    vec![
+        one("reshape", |x| x.transpose(0, 2).reshape([3, -1])),
+        one("permute", |x| x.permute([2, 0, 1])),
+        one("transpose", |x| x.transpose(0, -1)),
+        one("flatten", |x| x.flatten(1)),
+        one("squeeze", |x| x.squeeze(1)),
+        one("unsqueeze", |x| x.unsqueeze(-1)),
+        one("expand", |x| x.expand([2, 3, 4])),
+        one("repeat", |x| x.repeat(1, 3)),
+        one("flip", |x| x.flip([0, 2])),
+        golden("cat", |_, x| Tensor::cat(x, 1)),
+        golden("cat empty", |_, x| Tensor::cat(x, 0)),
+        golden("stack", |_, x| Tensor::stack(x, 1)),
+        golden("split", |_, x| x[0].split(1, 2)),
+        golden("chunk", |_, x| x[0].chunk(1, 3)),
+        one("pad", |x| x.pad(&[(0, 0), (0, 0), (1, 2)], 0.0)),
+        one("pad value", |x| x.pad(&[(0, 0), (0, 1), (1, 2)], 2.5)),
+    ]
+}
+
+fn parts() -> Vec<Golden> {
+    vec![
+        one("slice", |x| x.slice(1, 1..4)),
+        one("slice negative", |x| x.slice(-1, -3..-1)),
+        one("slice step", |x| x.slice_step(1, 1.., 3)),
+        one("slice empty", |x| x.slice(0, 2..2)),
+        one("select_index", |x| x.select_index(1, -2)),
+        golden("slice_assign", |_, x| x[0].slice_assign(1, 2, x[1])),
+    ]
+}
+
+fn indices() -> Vec<Golden> {
+    vec![
+        golden("index_select", |_, x| x[0].index_select(1, x[1])),
+        golden("gather", |_, x| x[0].gather(1, x[1])),
+        golden("gather twice", |_, x| x[0].square().gather(1, x[1])),
+        golden("scatter_add", |_, x| x[0].scatter_add(1, x[1], x[2])),
+        golden("masked_scatter none", |_, x| x[1].select(x[0], 0.0)),
+        golden("embedding", |_, x| x[0].embedding(x[1])),
+        golden("one_hot", |_, x| x[0].one_hot(5).cast(wgrad::DType::I32)),
+    ]
+}
+
+pub(super) fn cases() -> Vec<Golden> {
+    let mut all = shapes();
+    all.extend(parts());
+    all.extend(indices());
+    all
+}
