@@ -21,6 +21,7 @@ mod ops;
 mod programs;
 mod random;
 mod regressions;
+mod shapes;
 mod table;
 
 use std::process::ExitCode;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         ("engine", engine::tests()),
         ("fuzz", fuzz::tests()),
         ("regressions", regressions::tests()),
+        ("shapes", shapes::tests()),
     ];
     let mut trials = Vec::new();
     for (module, tests) in modules {

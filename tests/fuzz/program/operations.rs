@@ -151,7 +151,8 @@ impl Program<'_> {
             }
             7 => t.try_flip([axis])?,
             8 => {
-                let widths: Vec<_> = (0..rank).map(|_| (self.dice.below(3), self.dice.below(2))).collect();
+                let widths: Vec<_> =
+                    (0..rank).map(|_| (self.dice.below(3) as isize, self.dice.below(2) as isize)).collect();
                 let value = if t.dtype().is_float() && self.dice.one_in(2) { 0.5 } else { 0.0 };
                 t.try_pad(&widths, value)?
             }

@@ -80,6 +80,12 @@ macro_rules! dims_from {
 }
 dims_from!(i32 i64 isize usize);
 
+impl From<&Vec<usize>> for DimsArg {
+    fn from(dims: &Vec<usize>) -> DimsArg {
+        DimsArg::from(dims.as_slice())
+    }
+}
+
 impl From<Shape> for DimsArg {
     fn from(shape: Shape) -> DimsArg {
         DimsArg::from(shape.dims())
@@ -87,6 +93,22 @@ impl From<Shape> for DimsArg {
 }
 
 impl DimsArg {
+    /// The sizes meant where -1 stands for that of `from`, aligned at the last axis.
+    #[track_caller]
+    pub(crate) fn over(&self, op: &str, from: Shape) -> Result<Shape> {
+        let added = self.0.len().checked_sub(from.rank());
+        let mut dims: SmallVec<[usize; 8]> = SmallVec::new();
+        for (i, d) in self.0.iter().enumerate() {
+            let kept = added.and_then(|n| i.checked_sub(n)).map(|axis| from[axis]);
+            match (usize::try_from(*d), kept) {
+                (Ok(d), _) => dims.push(d),
+                (Err(_), Some(size)) if *d == -1 => dims.push(size),
+                _ => refuse!(Argument, op, "size {d} in {:?} over {from}", self.0),
+            }
+        }
+        super::shape(op, &dims)
+    }
+
     /// The shape of `from.elems()` elements that is meant.
     #[track_caller]
     pub(crate) fn of(&self, op: &str, from: Shape) -> Result<Shape> {
@@ -153,16 +175,17 @@ impl From<RangeFull> for Cut {
 }
 
 impl Cut {
-    /// The range meant on an axis of `size`; an index outside is a mistake, not a shorter slice.
+    /// The range meant on an axis of `size`; an index outside is a mistake, not a shorter
+    /// slice; a range that runs backwards is empty.
     #[track_caller]
     pub(crate) fn of(&self, op: &str, size: usize) -> Result<Range<usize>> {
         let size = size as i64;
         let from_start = |i: i64| if i < 0 { i + size } else { i };
         let (lo, hi) = (from_start(self.lo), from_start(self.hi.unwrap_or(size)));
-        if lo < 0 || hi < lo || hi > size {
+        if lo < 0 || hi < 0 || lo > size || hi > size {
             refuse!(Argument, op, "range {}..{} on an axis of {size}", self.lo, self.hi.unwrap_or(size));
         }
-        Ok(lo as usize..hi as usize)
+        Ok(lo as usize..hi.max(lo) as usize)
     }
 }
 
@@ -197,7 +220,8 @@ mod tests {
         assert_eq!(of((..-1).into()).unwrap(), 0..4);
         assert_eq!(of((1..=last).into()).unwrap(), 1..5);
         assert_eq!(of((..).into()).unwrap(), 0..5);
-        for bad in [Cut::from(0..6), Cut::from(last..-2), Cut::from(-6..)] {
+        assert_eq!(of((last..-2).into()).unwrap(), 4..4);
+        for bad in [Cut::from(0..6), Cut::from(7..3), Cut::from(-6..)] {
             assert!(of(bad).is_err(), "{bad:?}");
         }
     }

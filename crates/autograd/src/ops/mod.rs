@@ -51,17 +51,20 @@ mod matmul;
 mod movement;
 mod norm;
 mod operand;
+mod pad;
 mod random;
 mod reduce;
 mod scan;
 mod slice;
 mod softmax;
+mod tile;
 mod unary;
 mod windows;
 
 pub use args::{AxesArg, Cut, DimsArg};
 pub use linalg::DotAxes;
 pub use operand::{Operand, Start};
+pub use pad::PadMode;
 pub use windows::Windows;
 
 pub(crate) use arith::binary;

@@ -4,7 +4,7 @@ use wgrad_graph::{Axes, MAX_RANK, Op, Shape};
 
 use super::args::axis as axis_of;
 use super::reduce::without;
-use super::{AxesArg, DimsArg, Operand, cast, expand, reshape, shape};
+use super::{AxesArg, DimsArg, cast, expand, reshape, shape};
 use crate::{Result, Tensor};
 
 /// Axes reordered: result axis `i` is axis `order[i]`.
@@ -40,6 +40,12 @@ methods! { impl Tensor, Self;
         reshape(self, to)
     }
 
+    /// Without the axes of size 1.
+    squeeze_all try_squeeze_all(self) -> Tensor {
+        let from = self.try_out()?.shape;
+        without(self, (0..from.rank()).filter(|a| from[*a] == 1).collect())
+    }
+
     /// Axes from `start` to the last as one: `[B, C, H, W].flatten(1) -> [B, C * H * W]`.
     flatten try_flatten(self, start: i32) -> Tensor {
         let from = self.try_out()?.shape;
@@ -65,8 +71,11 @@ methods! { impl Tensor, Self;
         reshape(self, shape("unsqueeze", &dims)?)
     }
 
-    /// Broadcast to `shape` by NumPy's rule. Gradient: summed over repeats.
-    expand try_expand(self, shape: impl Into<Shape>) -> Tensor { expand(self, shape.into()) }
+    /// Broadcast to `dims` by NumPy's rule; -1 keeps the size of an axis. Gradient: summed over repeats.
+    expand try_expand(self, dims: impl Into<DimsArg>) -> Tensor {
+        let to = dims.into().over("expand", self.try_out()?.shape)?;
+        expand(self, to)
+    }
 
     /// Axes reordered: axis `i` of the result is axis `order[i]`.
     permute try_permute(self, order: impl Into<AxesArg>) -> Tensor {
@@ -89,38 +98,29 @@ methods! { impl Tensor, Self;
     /// The last two axes exchanged.
     t try_t(self) -> Tensor { self.try_transpose(-2, -1) }
 
-    /// `value` around `x`: `(before, after)` elements for each axis.
-    /// Gradient: that of the inner part.
-    pad try_pad(self, widths: &[(usize, usize)], value: f64) -> Tensor {
-        let from = self.try_out()?;
-        if widths.len() != from.shape.rank() {
-            refuse!([self] Argument, "pad", "{} widths for the axes of {}", widths.len(), from.shape);
+    /// The same as [`Tensor::transpose`].
+    swap_axes try_swap_axes(self, a: i32, b: i32) -> Tensor { self.try_transpose(a, b) }
+
+    /// Axes `from` moved to the places `to`, the others in their order around them.
+    movedim try_movedim(self, from: impl Into<AxesArg>, to: impl Into<AxesArg>) -> Tensor {
+        let rank = self.try_out()?.shape.rank();
+        let (from, to) = (from.into().of("movedim", rank)?, to.into().of("movedim", rank)?);
+        if from.len() != to.len() {
+            refuse!([self] Argument, "movedim", "{} axes to {} places", from.len(), to.len());
         }
-        let dims: Vec<usize> = widths.iter().zip(from.shape.dims()).map(|(w, d)| w.0 + d + w.1).collect();
-        let to = shape("pad", &dims)?;
-        if to == from.shape {
-            return Ok(self);
-        }
-        let mut steps = wgrad_graph::Steps::ALL;
-        let mut lo = [0; MAX_RANK];
-        for (i, (before, _)) in widths.iter().enumerate() {
-            (steps.start[i], lo[i]) = (*before as i64, *before as u32);
-        }
-        if value == 0.0 {
-            return Tensor::record(Op::Pad { lo }, &[self], Some(to), None);
-        }
-        let around = expand(cast(value.tensor(self)?, from.dtype)?, to)?;
-        Tensor::record(Op::SliceAssign(steps), &[around, self], None, None)
+        movedim(self, &from, &to)
     }
 
-    /// `x` repeated `times` times along `axis`: `[1, 2]` twice is `[1, 2, 1, 2]`.
-    repeat try_repeat(self, axis: i32, times: usize) -> Tensor {
+    /// Axis `axis` as several: `[6, 4].unflatten(0, [2, -1]) -> [2, 3, 4]`; one size may be -1.
+    unflatten try_unflatten(self, axis: i32, dims: impl Into<DimsArg>) -> Tensor {
         let from = self.try_out()?.shape;
-        let a = axis_of("repeat", axis, from.rank())?;
-        let outer: usize = from.dims()[..a].iter().product();
-        let inner: usize = from.dims()[a..].iter().product();
-        let x = reshape(self, shape("repeat", &[outer, 1, inner])?)?;
-        reshape(expand(x, shape("repeat", &[outer, times, inner])?)?, from.with(a, from[a] * times))
+        let a = axis_of("unflatten", axis, from.rank())?;
+        let parts = dims.into().of("unflatten", Shape::from([from[a]]))?;
+        if parts.elems() != from[a] {
+            refuse!([self] Shape, "unflatten", "axis {axis} of {from} is not {parts}");
+        }
+        let dims = [&from.dims()[..a], parts.dims(), &from.dims()[a + 1..]].concat();
+        reshape(self, shape("unflatten", &dims)?)
     }
 }
 
