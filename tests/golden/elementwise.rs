@@ -2,21 +2,11 @@
 
 use wgrad::{DType, Tensor};
 
-use super::{Golden, golden};
+use super::{Golden, golden, one, two};
 
 /// A function at generic points and at the awkward ones (infinities, zeros, large, NaN).
 fn unary(name: &str, f: fn(Tensor) -> Tensor) -> [Golden; 2] {
     [golden(name, move |_, x| f(x[0])), golden(format!("{name} edges"), move |_, x| f(x[0]))]
-}
-
-/// A function of one operand.
-fn one(name: &str, f: fn(Tensor) -> Tensor) -> Golden {
-    golden(name, move |_, x| f(x[0]))
-}
-
-/// A function of two operands.
-fn two(name: &str, f: fn(Tensor, Tensor) -> Tensor) -> Golden {
-    golden(name, move |_, x| f(x[0], x[1]))
 }
 
 fn unaries() -> Vec<Golden> {

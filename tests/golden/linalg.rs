@@ -1,6 +1,8 @@
 //! Products of matrices, einsum, small linear algebra.
 
-use super::{Golden, golden};
+use wgrad::Tensor;
+
+use super::{Golden, golden, one, two};
 
 fn products() -> Vec<Golden> {
     let plain = [
@@ -14,14 +16,55 @@ fn products() -> Vec<Golden> {
         "matmul vector by batch",
         "matmul inner 0",
         "matmul twice",
-        "dot",
-        "bmm",
     ];
     let mut all: Vec<Golden> = plain.iter().map(|name| golden(*name, |_, x| x[0].matmul(x[1]))).collect();
     all.push(golden("matmul transposed", |_, x| x[0].t().matmul(x[1].t())));
+    all.extend([
+        two("dot", Tensor::dot),
+        two("outer", Tensor::outer),
+        two("bmm", Tensor::bmm),
+        two("tensordot", |a, b| a.tensordot(b, 2)),
+        two("tensordot axes", |a, b| a.tensordot(b, ([0, 2], [1, 0]))),
+        two("tensordot outer", |a, b| a.tensordot(b, 0)),
+        two("kron", Tensor::kron),
+        two("kron ranks", Tensor::kron),
+        two("cross", |a, b| a.cross(b, -1)),
+        two("cross axis", |a, b| a.cross(b, 0)),
+        one("trace", |x| x.diagonal(0, 0, 1).sum(0)),
+    ]);
     all
 }
 
+fn einsums() -> Vec<Golden> {
+    let formulas = [
+        "ij,jk->ik",
+        "ij,jk",
+        "bij,bjk->bik",
+        "ij->ji",
+        "ij->",
+        "ij->j",
+        "ii->i",
+        "ii",
+        "iij->j",
+        "i,j->ij",
+        "i,i",
+        "...ij,...jk->...ik",
+        "...i->i...",
+        "i...,i...",
+        "bhqd,bhkd->bhqk",
+        "ij,jk,kl->il",
+        "ijk,jil->kl",
+        "bn,anm,bm->ba",
+        "ij,ij->ij",
+        "iji,j->ij",
+        "ab,cd->acdb",
+        "bi,bj->b",
+    ];
+    formulas.map(|f| golden(format!("einsum {f}"), move |_, x| Tensor::einsum(f, x))).into()
+}
+
 pub(super) fn cases() -> Vec<Golden> {
-    products()
+    let mut all = products();
+    all.extend(einsums());
+    all
 }

@@ -2,11 +2,7 @@
 
 use wgrad::Tensor;
 
-use super::{Golden, golden};
-
-fn one(name: &str, f: fn(Tensor) -> Tensor) -> Golden {
-    golden(name, move |_, x| f(x[0]))
-}
+use super::{Golden, golden, one};
 
 fn shapes() -> Vec<Golden> {
     vec![
@@ -34,6 +30,10 @@ fn parts() -> Vec<Golden> {
         one("slice", |x| x.slice(1, 1..4)),
         one("slice negative", |x| x.slice(-1, -3..-1)),
         one("slice step", |x| x.slice_step(1, 1.., 3)),
+        one("diagonal", |x| x.diagonal(0, 0, 1)),
+        one("diagonal offset", |x| x.diagonal(-1, 0, 2)),
+        one("diagonal_embed", |x| x.diag_embed(1, -2, -1)),
+        one("unfold axis", |x| x.unfold(1, 3, 2)),
         one("slice empty", |x| x.slice(0, 2..2)),
         one("select_index", |x| x.select_index(1, -2)),
         golden("slice_assign", |_, x| x[0].slice_assign(1, 2, x[1])),

@@ -1,12 +1,6 @@
 //! Softmax, attention, rotary positions, similarities, convolutions.
 
-use wgrad::Tensor;
-
-use super::{Golden, golden};
-
-fn one(name: &str, f: fn(Tensor) -> Tensor) -> Golden {
-    golden(name, move |_, x| f(x[0]))
-}
+use super::{Golden, one};
 
 fn softmaxes() -> Vec<Golden> {
     vec![

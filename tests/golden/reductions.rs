@@ -1,12 +1,6 @@
 //! Reductions, scans, sorts.
 
-use wgrad::Tensor;
-
-use super::{Golden, golden};
-
-fn one(name: &str, f: fn(Tensor) -> Tensor) -> Golden {
-    golden(name, move |_, x| f(x[0]))
-}
+use super::{Golden, one};
 
 fn sums() -> Vec<Golden> {
     vec![
@@ -66,9 +60,36 @@ fn moments() -> Vec<Golden> {
     ]
 }
 
+/// Values and indices.
+fn both(pair: (wgrad::Tensor, wgrad::Tensor)) -> [wgrad::Tensor; 2] {
+    [pair.0, pair.1]
+}
+
+fn scans() -> Vec<Golden> {
+    vec![
+        one("cumsum", |x| x.cumsum(1)),
+        one("cumsum last", |x| x.cumsum(-1)),
+        one("cumsum of int", |x| x.cumsum(0)),
+        one("cumsum of nothing", |x| x.cumsum(1)),
+        one("cumprod", |x| x.cumprod(1)),
+        one("cumprod zeros", |x| x.cumprod(1)),
+        one("cumprod twice", |x| x.cumprod(0)),
+        one("cummax", |x| both(x.cummax(1))),
+        one("cummax ties", |x| both(x.cummax(0))),
+        one("cummax nan", |x| both(x.cummax(0))),
+        one("cummin", |x| both(x.cummin(1))),
+        one("cummin ties", |x| both(x.cummin(0))),
+        one("cummin nan", |x| both(x.cummin(0))),
+        one("logcumsumexp", |x| x.logcumsumexp(1)),
+        one("logcumsumexp large", |x| x.logcumsumexp(0)),
+        one("logcumsumexp inf", |x| x.logcumsumexp(0)),
+    ]
+}
+
 pub(super) fn cases() -> Vec<Golden> {
     let mut all = sums();
     all.extend(extremes());
     all.extend(moments());
+    all.extend(scans());
     all
 }
