@@ -1,6 +1,6 @@
 //! Losses, each reduction.
 
-use super::{Golden, golden};
+use super::Golden;
 
 fn plain() -> Vec<Golden> {
     vec![]

@@ -1,6 +1,6 @@
 //! Shapes, parts, indices, creation.
 
-use wgrad::Tensor;
+use wgrad::{PadMode, Tensor};
 
 use super::{Golden, golden, one};
 
@@ -14,6 +14,13 @@ fn shapes() -> Vec<Golden> {
         one("unsqueeze", |x| x.unsqueeze(-1)),
         one("expand", |x| x.expand([2, 3, 4])),
         one("repeat", |x| x.repeat(1, 3)),
+        one("tile", |x| x.tile(&[2, 1, 3])),
+        one("repeat_interleave", |x| x.repeat_interleave(1, 3)),
+        one("roll", |x| x.roll(1, 2)),
+        one("roll several", |x| x.roll(0, 1).roll(1, -2)),
+        one("roll flat", |x| x.reshape([-1]).roll(0, 4).reshape([3, 5])),
+        one("movedim", |x| x.movedim(0, 2)),
+        one("unbind", |x| x.unbind(1)),
         one("flip", |x| x.flip([0, 2])),
         golden("cat", |_, x| Tensor::cat(x, 1)),
         golden("cat empty", |_, x| Tensor::cat(x, 0)),
@@ -22,6 +29,27 @@ fn shapes() -> Vec<Golden> {
         golden("chunk", |_, x| x[0].chunk(1, 3)),
         one("pad", |x| x.pad(&[(0, 0), (0, 0), (1, 2)], 0.0)),
         one("pad value", |x| x.pad(&[(0, 0), (0, 1), (1, 2)], 2.5)),
+        one("pad negative", |x| x.pad(&[(0, 0), (1, -2), (-1, 2)], 0.0)),
+        one("pad reflect", |x| x.pad(&[(0, 0), (0, 0), (2, 3)], PadMode::Reflect)),
+        one("pad replicate", |x| x.pad(&[(0, 0), (0, 0), (2, 3)], PadMode::Replicate)),
+        one("pad circular", |x| x.pad(&[(0, 0), (0, 0), (2, 3)], PadMode::Circular)),
+        one("pad reflect 2d", |x| x.pad(&PLANE, PadMode::Reflect)),
+        one("pad replicate 2d", |x| x.pad(&PLANE, PadMode::Replicate)),
+        one("pad circular 2d", |x| x.pad(&PLANE, PadMode::Circular)),
+        one("pad reflect 3d", |x| x.pad(&[(0, 0), (0, 0), (1, 0), (0, 1), (1, 1)], PadMode::Reflect)),
+        one("pad twice", |x| x.square().pad(&[(0, 0), (0, 0), (2, 1)], PadMode::Reflect)),
+    ]
+}
+
+/// Widths around the last two of four axes.
+const PLANE: [(isize, isize); 4] = [(0, 0), (0, 0), (2, 1), (1, 2)];
+
+fn creation() -> Vec<Golden> {
+    vec![
+        one("tril", |x| x.tril(0)),
+        one("tril offset", |x| x.tril(-1)),
+        one("triu", |x| x.triu(0)),
+        one("triu offset", |x| x.triu(2)),
     ]
 }
 
@@ -37,6 +65,7 @@ fn parts() -> Vec<Golden> {
         one("slice empty", |x| x.slice(0, 2..2)),
         one("select_index", |x| x.select_index(1, -2)),
         golden("slice_assign", |_, x| x[0].slice_assign(1, 2, x[1])),
+        golden("slice_assign step", |_, x| x[0].slice_assign_step(1, 1.., 2, x[1])),
     ]
 }
 
@@ -56,5 +85,6 @@ pub(super) fn cases() -> Vec<Golden> {
     let mut all = shapes();
     all.extend(parts());
     all.extend(indices());
+    all.extend(creation());
     all
 }
