@@ -27,8 +27,13 @@ pub const SCAN_LINE: &str = include_str!("scan_line.wgsl");
 /// Scans, one workgroup a line.
 pub const SCAN_TILE: &str = include_str!("scan_tile.wgsl");
 
+/// Places in order, by counting.
+pub const ARGSORT_RANK: &str = include_str!("argsort_rank.wgsl");
+/// Two ordered runs as one.
+pub const ARGSORT_MERGE: &str = include_str!("argsort_merge.wgsl");
+
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 12] = [
+pub const ALL: [(&str, &str); 14] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
     ("integer", INTEGER),
@@ -41,4 +46,6 @@ pub const ALL: [(&str, &str); 12] = [
     ("matmul_direct", MATMUL_DIRECT),
     ("scan_line", SCAN_LINE),
     ("scan_tile", SCAN_TILE),
+    ("argsort_rank", ARGSORT_RANK),
+    ("argsort_merge", ARGSORT_MERGE),
 ];

@@ -39,6 +39,13 @@ fn wg_times(x: f32, w: f32) -> f32 {
     return select(x * w, 0.0, w == 0.0);
 }
 
+// A whole number in the order of floats: NaN is the largest, both zeros are one.
+fn wg_order_f32(x: f32) -> u32 {
+    let bits = bitcast<u32>(x);
+    let turned = select(bits | 0x80000000u, ~bits, bits > 0x80000000u);
+    return select(turned, 0xffffffffu, wg_is_nan(x));
+}
+
 fn wg_rem(x: f32, w: f32) -> f32 {
     return x - w * floor(x / w);
 }

@@ -15,6 +15,7 @@ mod linalg;
 mod movement;
 mod rows;
 mod scan;
+mod sort;
 
 use libtest_mimic::Trial;
 use wgrad::{Context, ContextOptions, DType, Pass, Result, Tensor, grad};
@@ -33,6 +34,7 @@ fn cases() -> Vec<Case> {
     all.extend(linalg::cases());
     all.extend(rows::cases());
     all.extend(scan::cases());
+    all.extend(sort::cases());
     all
 }
 

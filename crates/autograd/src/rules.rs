@@ -99,6 +99,7 @@ pub(crate) fn gradient(site: &Site<'_>) -> Result<SmallVec<[Option<Tensor>; 4]>>
             }
             Op::Gather { axis } => Some(scatter(g, x[1], usize::from(axis), to)?),
             Op::ScatterAdd { axis } => Some(Tensor::record(Op::Gather { axis }, &[g, x[0]], None, None)?),
+            Op::ArgSort { .. } => None,
             Op::Scan { kind, axis, reverse } => {
                 let along = Along { axis: usize::from(axis), reverse };
                 return crate::scan_rules::gradient(kind, along, site, g);

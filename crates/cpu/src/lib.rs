@@ -1,6 +1,7 @@
 //! Executors in pure Rust: [`Cpu`], fast in f32, and [`Oracle`], the f64 reference of all tests.
 
 mod access;
+mod argsort;
 mod cpu;
 mod custom;
 mod fold;

@@ -3,10 +3,10 @@
 
 use bytemuck::Pod;
 use rayon::prelude::*;
-use wgrad_graph::{DType, Scan};
+use wgrad_graph::{DType, Lines, Scan};
 
 use crate::tail;
-use crate::whole::{Lines, Whole};
+use crate::whole::Whole;
 
 /// Fewest neighbouring lines that are worth a thread of their own.
 const WIDE: usize = 64;

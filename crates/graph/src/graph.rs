@@ -206,7 +206,8 @@ impl fmt::Display for Graph {
                 | Op::Concat { axis }
                 | Op::Gather { axis }
                 | Op::ScatterAdd { axis }
-                | Op::Scan { axis, .. } => write!(f, " axis {axis}")?,
+                | Op::Scan { axis, .. }
+                | Op::ArgSort { axis, .. } => write!(f, " axis {axis}")?,
                 Op::Windows { axis, size, step, dilation } => {
                     write!(f, " axis {axis} size {size} step {step} dilation {dilation}")?;
                 }

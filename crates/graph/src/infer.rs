@@ -266,6 +266,10 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
             }
             Out { shape, dtype: ins[1].dtype }
         }
+        Op::ArgSort { axis, .. } => {
+            axis_below(axis, ins[0].shape.rank())?;
+            Out { shape: ins[0].shape, dtype: DType::I32 }
+        }
         Op::Scan { kind, axis, .. } => {
             axis_below(axis, ins[0].shape.rank())?;
             if kind == Scan::Recur {

@@ -36,4 +36,4 @@ pub use plan::{Home, Leaf, LeafKind, Loc, Options, Output, Plan, Slot, Step};
 pub use planner::{Root, plan};
 pub use program::{Segment, Source, segments};
 pub use rows::{BinaryRow, Domain, Row, Slope, UnaryRow};
-pub use shape::{Axes, MAX_RANK, Shape};
+pub use shape::{Axes, Lines, MAX_RANK, Shape};

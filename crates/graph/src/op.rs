@@ -137,6 +137,14 @@ pub enum Op {
         /// Whether the last element is the first of the scan.
         reverse: bool,
     },
+    /// The indices (i32) along `axis` that put elements in order: by value, equal ones by index. NaN counts
+    /// as largest.
+    ArgSort {
+        /// The axis that is sorted.
+        axis: u8,
+        /// Whether the largest comes first; equal ones still by ascending index.
+        descending: bool,
+    },
     /// A user's kernel.
     Custom(CustomId),
 }
@@ -358,6 +366,7 @@ impl Op {
             Op::Gather { .. } => "gather",
             Op::ScatterAdd { .. } => "scatter_add",
             Op::Scan { kind, .. } => kind.name(),
+            Op::ArgSort { .. } => "argsort",
             Op::Custom(_) => "custom",
         }
     }
@@ -365,7 +374,7 @@ impl Op {
     /// Whether the operation has a kernel of its own that reads whole operands and writes whole results,
     /// row-major: nothing fuses into it.
     pub fn is_whole(&self) -> bool {
-        matches!(self, Op::Scan { .. })
+        matches!(self, Op::Scan { .. } | Op::ArgSort { .. })
     }
 
     /// Whether the operation only moves elements: an index function, never work of its own.

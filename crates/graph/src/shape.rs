@@ -184,3 +184,33 @@ impl fmt::Debug for Axes {
         f.debug_set().entries(self.iter()).finish()
     }
 }
+
+/// An axis of a row-major value, and what lies around it: the value is `[outer, n, inner]`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Lines {
+    /// Blocks, each of which holds every element of its lines.
+    pub outer: usize,
+    /// Elements of a line.
+    pub n: usize,
+    /// Lines of a block; neighbours in memory.
+    pub inner: usize,
+}
+
+impl Lines {
+    /// The lines along `axis` of `shape`.
+    pub fn new(shape: Shape, axis: u8) -> Lines {
+        let (axis, dims) = (usize::from(axis), shape.dims());
+        let size = |dims: &[usize]| dims.iter().product();
+        Lines { outer: size(&dims[..axis]), n: dims[axis], inner: size(&dims[axis + 1..]) }
+    }
+
+    /// How many lines there are.
+    pub fn count(&self) -> usize {
+        self.outer * self.inner
+    }
+
+    /// Elements of all lines.
+    pub fn elems(&self) -> usize {
+        self.outer * self.n * self.inner
+    }
+}

@@ -150,6 +150,13 @@ pub(crate) fn scan_lanes(
     (n.div_ceil(each as usize).next_power_of_two() as u32).clamp(32.min(most), most)
 }
 
+/// Elements of a line that are put in order by counting; longer lines are merged of such runs.
+pub(crate) fn sort_run(n: usize, caps: &Caps) -> usize {
+    // Counting takes a comparison for each pair of a run, merging a launch for each doubling.
+    let (most, run) = if software(caps) { (128, 32) } else { (256, 128) };
+    if n <= most { n } else { run }
+}
+
 /// A tiling of a matrix product in workgroup memory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {

@@ -4,6 +4,7 @@
 //! text depends on structure alone (kinds, dtypes, ranks, access classes, chosen variant); sizes,
 //! strides and offsets are parameter words. So equal layers share kernels.
 
+mod argsort;
 mod batch;
 mod body;
 mod index;

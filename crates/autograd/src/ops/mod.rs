@@ -57,6 +57,7 @@ mod reduce;
 mod scan;
 mod slice;
 mod softmax;
+mod sort;
 mod tile;
 mod unary;
 mod windows;
@@ -65,6 +66,7 @@ pub use args::{AxesArg, Cut, DimsArg};
 pub use linalg::DotAxes;
 pub use operand::{Operand, Start};
 pub use pad::PadMode;
+pub use sort::Interpolation;
 pub use windows::Windows;
 
 pub(crate) use arith::binary;

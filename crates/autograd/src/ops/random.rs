@@ -155,6 +155,12 @@ methods! { impl Pass, &Self;
         self.id().by_table(&NORMAL, stream, shape.into())
     }
 
+    /// The whole numbers below `count` (i32) in random order, all orders equally likely but for ties among
+    /// 32-bit draws.
+    randperm try_randperm(self, stream: &str, count: usize) -> Tensor {
+        self.id().bits(stream, Shape::from([count]))?.try_argsort(0, false)
+    }
+
     /// Standard Gumbel: `-log(-log(u))`.
     gumbel try_gumbel(self, stream: &str, shape: impl Into<Shape>) -> Tensor {
         self.id().by_table(&GUMBEL, stream, shape.into())

@@ -148,6 +148,7 @@ pub(super) fn node(graph: &Graph, node: &Node, ins: &[Arc<Value>], error: &mut O
             }
             scatter_add(out, &ins[1], &place)
         }
+        Op::ArgSort { axis, descending } => whole::argsort(out, &ins[0], usize::from(axis), descending),
         Op::Scan { kind, axis, reverse } => whole::scan(kind, out, ins, usize::from(axis), reverse),
     }]
 }

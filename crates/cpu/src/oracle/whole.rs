@@ -105,3 +105,26 @@ fn arg<T: Copy + PartialOrd>(
     }
     Value::ints(out, y)
 }
+
+pub(super) fn argsort(out: Out, x: &Value, axis: usize, descending: bool) -> Value {
+    let mut y = vec![0i64; out.shape.elems()];
+    for line in lines(out.shape, axis) {
+        let mut order: Vec<usize> = (0..line.len()).collect();
+        // Sorting is stable, in both directions.
+        match &x.data {
+            Data::Float(x) => order.sort_by(|a, b| {
+                let (a, b) = (x[line[*a]], x[line[*b]]);
+                let rising = a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()));
+                if descending { rising.reverse() } else { rising }
+            }),
+            Data::Int(x) => order.sort_by(|a, b| {
+                let rising = x[line[*a]].cmp(&x[line[*b]]);
+                if descending { rising.reverse() } else { rising }
+            }),
+        }
+        for (e, t) in line.iter().zip(order) {
+            y[*e] = t as i64;
+        }
+    }
+    Value::ints(out, y)
+}

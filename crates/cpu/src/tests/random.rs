@@ -218,6 +218,9 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, exact: bool, below: Below<'_>) -> 
         }
         27 if rank > 0 && dtype.bytes() >= 4 => {
             let axis = below(rank) as u8;
+            if exact && below(3) == 0 {
+                return Some(s.op(Op::ArgSort { axis, descending: below(2) == 0 }, &[x]));
+            }
             let kind = match exact {
                 true => [Scan::Sum, Scan::ArgMax, Scan::ArgMin][below(3)],
                 false => [Scan::Sum, Scan::Sum, Scan::Recur][below(3)],

@@ -90,7 +90,7 @@ pub(crate) fn whole(op: Op, ins: &[(&[f64], crate::Out)], outs: &[crate::Out]) -
     let one = |out: &crate::Out| {
         let mut y = vec![0.0; out.shape.elems()];
         match op {
-            Op::Scan { axis, .. } => {
+            Op::Scan { axis, .. } | Op::ArgSort { axis, .. } => {
                 for n in 0..y.len() {
                     let all: f64 = ins.iter().map(|(x, _)| x[n]).sum();
                     let same = |m: &usize| line(axis, *m) == line(axis, n);
@@ -299,7 +299,7 @@ pub(crate) fn eval(graph: &Graph, leaves: &[Vec<f64>], scalars: &[f64]) -> Vec<V
                 }
                 y
             }
-            op @ Op::Scan { .. } => {
+            op @ (Op::Scan { .. } | Op::ArgSort { .. }) => {
                 let ins: Vec<(&[f64], crate::Out)> =
                     node.inputs.iter().enumerate().map(|(i, v)| (x(i).as_slice(), graph.out(*v))).collect();
                 all.push(whole(op, &ins, &node.outs));

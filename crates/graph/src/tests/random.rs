@@ -245,6 +245,9 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, below: &mut impl FnMut(usize) -> u
         26 if rank > 0 && dtype.bytes() >= 4 => {
             let axis = below(rank) as u8;
             let kind = [Scan::Sum, Scan::Prod, Scan::ArgMax, Scan::Recur][below(4)];
+            if below(3) == 0 {
+                return Some(s.op(Op::ArgSort { axis, descending: below(2) == 0 }, &[x]));
+            }
             let w = if below(2) == 0 { x } else { other(s, &dims, dtype, below) };
             let ins = if kind == Scan::Recur { vec![x, w] } else { vec![x] };
             s.op(Op::Scan { kind, axis, reverse: below(2) == 0 }, &ins)

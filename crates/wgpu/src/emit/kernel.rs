@@ -264,6 +264,12 @@ impl<'a> Kernel<'a> {
         }
     }
 
+    /// Element `at` of a store's value, as its computed type.
+    pub(super) fn stored(&self, store: usize, at: &str) -> String {
+        let b = self.at_loc(Bound::Loc(self.cx.step.writes[store]));
+        recast(&format!("b{b}[{at}]"), self.stored_type(b), wgsl_type(self.stored_dtype(store)))
+    }
+
     /// Adds `value` to element `at` of a store.
     pub(super) fn add_to(&self, store: usize, at: &str, value: &str) -> String {
         let b = self.at_loc(Bound::Loc(self.cx.step.writes[store]));

@@ -1,9 +1,8 @@
 //! Scans: one invocation a line, or one workgroup a line.
 
-use wgrad_graph::{DType, Result, Scan, bail};
+use wgrad_graph::{DType, Lines, Result, Scan, bail};
 
 use super::kernel::{Cx, Kernel, Touch, wgsl_type};
-use super::whole::Lines;
 use super::{fold, points};
 use crate::choose;
 use crate::launch::Lowered;

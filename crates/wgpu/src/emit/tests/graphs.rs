@@ -362,3 +362,19 @@ fn scans_of_every_kind() {
         }
     }
 }
+
+#[test]
+fn sorting_by_counting_and_merging() {
+    for dtype in [DType::F32, DType::I32, DType::U32, DType::U8, DType::Bool] {
+        // One launch; merges that end in the result after an odd and an even number of turns.
+        for dims in [&[3, 20, 2][..], &[2, 300, 3], &[2, 5000, 1], &[70_000, 4, 1]] {
+            let mut s = Sketch::default();
+            let x = s.input(dims, dtype);
+            for descending in [false, true] {
+                let y = s.op(Op::ArgSort { axis: 1, descending }, &[x]);
+                s.roots.push(y);
+            }
+            assert!(texts(&s).iter().all(|t| t.contains("fn number")));
+        }
+    }
+}
