@@ -23,10 +23,14 @@ pub use wgrad_nn as nn;
 
 /// What most programs use.
 pub mod prelude {
-    pub use crate::{Context, DType, Deferred, Device, Grads, HostTensor, Kept, Param, Scalar, Tensor};
+    pub use crate::{
+        Context, CrossEntropy, DType, Deferred, Device, Grads, HostTensor, Kept, Param, Reduction, Scalar,
+        Tensor,
+    };
     pub use wgrad_nn::{
-        Activation, Adam, AdamConfig, AdamW, AdamWConfig, Constant, Cosine, Dropout, Init, Linear, Loader,
-        Mlp, Mnist, Mode, Module, Optimizer, ParamSet, Rng, Schedule, Sequential, Sgd, SgdConfig,
+        Activation, Adam, AdamConfig, AdamW, AdamWConfig, BatchNorm, Constant, Cosine, Dropout, Embedding,
+        Flatten, GroupNorm, Gru, Init, LayerNorm, Linear, Loader, Lstm, Mlp, Mnist, Mode, Module,
+        MultiHeadAttention, Optimizer, ParamSet, RmsNorm, Rng, Rope, Schedule, Sequential, Sgd, SgdConfig,
     };
 }
 

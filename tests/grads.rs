@@ -219,15 +219,16 @@ fn composites() {
         ("log_softmax", &[X], |_, x| x[0].log_softmax(1)),
         ("logsumexp", &[X], |_, x| x[0].logsumexp(1)),
         ("cross_entropy", &[X], |p, x| x[0].cross_entropy(ints(p, [3], &[4, 0, 2]))),
-        ("cross_entropy_each", &[(&[2, 2, 3], -2.0, 2.0)], |p, x| {
-            x[0].cross_entropy_each(ints(p, [2, 2], &[2, 0, 1, 1]))
+        ("cross_entropy of each", &[(&[2, 2, 3], -2.0, 2.0)], |p, x| {
+            let each = wgrad::CrossEntropy { reduction: wgrad::Reduction::None, ..Default::default() };
+            x[0].cross_entropy_with(ints(p, [2, 2], &[2, 0, 1, 1]), each)
         }),
         ("cross entropy after sigmoid", &[X], |p, x| x[0].sigmoid().cross_entropy(ints(p, [3], &[4, 0, 2]))),
         ("nll", &[X], |p, x| x[0].log_softmax(1).nll(ints(p, [3], &[4, 0, 2]))),
         ("mse", &[X, X], |_, x| x[0].mse(x[1])),
         ("layer_norm", &[X, (&[5], 0.5, 1.5), (&[5], -1.0, 1.0)], |_, x| x[0].layer_norm(x[1], x[2], 1e-3)),
         ("rms_norm", &[X, (&[5], 0.5, 1.5)], |_, x| x[0].rms_norm(x[1], 1e-3)),
-        ("normalize outer", &[(&[4, 3, 2], -2.0, 2.0)], |_, x| x[0].normalize([0, 2], 1e-3)),
+        ("standardize outer", &[(&[4, 3, 2], -2.0, 2.0)], |_, x| x[0].standardize([0, 2], 1e-3)),
         ("log exp", &[X], |_, x| x[0].exp().log()),
         ("pow 2", &[X], |_, x| x[0].pow(2.0)),
         ("pow 0.5", &[POSITIVE], |_, x| x[0].pow(0.5)),
@@ -290,7 +291,7 @@ fn contributions_add() {
 }
 
 fn constant_input_gives_layer_norm_no_gradient() {
-    let normed = |x: Tensor| (x.normalize(0, 1e-5) * (x.detach() + 1.0)).sum_all();
+    let normed = |x: Tensor| (x.standardize(0, 1e-5) * (x.detach() + 1.0)).sum_all();
     assert!(gradient(&[3.0; 4], normed).iter().all(|g| g.abs() < 1e-9));
 }
 
@@ -341,7 +342,7 @@ fn rules_differentiate_again() {
         ("matmul", |_, x| x.matmul(x.t())),
         ("softmax", |_, x| x.softmax(1)),
         ("cross_entropy", |p, x| x.cross_entropy(ints(p, [3], &[4, 0, 2]))),
-        ("normalize", |_, x| x.normalize(1, 1e-2)),
+        ("standardize", |_, x| x.standardize(1, 1e-2)),
         ("prod", |_, x| x.prod(1)),
         ("max", |_, x| x.square().max(1)),
         ("slice", |_, x| x.slice_step(1, .., -2).exp()),

@@ -15,7 +15,9 @@ mod golden;
 mod grads;
 mod handles;
 mod house;
+mod layers;
 mod linalg;
+mod neural;
 mod nn;
 mod ops;
 mod programs;
@@ -59,6 +61,8 @@ fn main() -> ExitCode {
     }
     let modules = [
         ("house", house::tests()),
+        ("layers", layers::tests()),
+        ("neural", neural::tests()),
         ("nn", nn::tests()),
         ("ops", ops::tests()),
         ("elementwise", elementwise::tests()),

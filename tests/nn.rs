@@ -227,10 +227,10 @@ fn dropout_follows_the_mode(subject: &Subject) {
 }
 
 /// A file for one test, gone at its end.
-struct TestFile(PathBuf);
+pub(crate) struct TestFile(pub(crate) PathBuf);
 
 impl TestFile {
-    fn new() -> TestFile {
+    pub(crate) fn new() -> TestFile {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name =
             format!("wgrad-{}-{}.safetensors", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));

@@ -454,8 +454,12 @@ fn composites_by_hand(subject: &Subject) {
                 &[1000.],
             ),
             (
-                "cross_entropy_each",
-                |p| p.zeros([1, 2, 2]).cross_entropy_each(ints(p, [1, 2], &[0, 1])),
+                "cross_entropy of each",
+                |p| {
+                    let each =
+                        wgrad::CrossEntropy { reduction: wgrad::Reduction::None, ..Default::default() };
+                    p.zeros([1, 2, 2]).cross_entropy_with(ints(p, [1, 2], &[0, 1]), each)
+                },
                 &[1, 2],
                 &[std::f64::consts::LN_2; 2],
             ),

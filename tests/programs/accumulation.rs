@@ -1,7 +1,7 @@
 //! One large batch as four micro-batches, in one pass and over passes.
 
 use wgrad::prelude::*;
-use wgrad::{GradSum, Pass, Result, Tensor};
+use wgrad::{CrossEntropy, GradSum, Pass, Reduction, Result, Tensor};
 
 use super::{close, plain, values, weights_close};
 use crate::Subject;
@@ -20,7 +20,8 @@ struct Batch {
 
 /// The sum, not the mean, of the losses: micro-batches of any sizes add up.
 fn loss_sum(model: &Mlp, p: &Pass, batch: &Batch) -> Result<Tensor> {
-    Ok(model.forward(p.input(&batch.x)?).cross_entropy_each(p.input(&batch.y)?).sum(..))
+    let sum = CrossEntropy { reduction: Reduction::Sum, ..Default::default() };
+    Ok(model.forward(p.input(&batch.x)?).cross_entropy_with(p.input(&batch.y)?, sum))
 }
 
 fn batch(x: &[f32], y: &[i32]) -> Result<Batch> {

@@ -8,11 +8,14 @@
 //! By default each case runs plainly and in two of the other ways, picked by its name, so that every
 //! layout and both modes are met often; `WGRAD_TEST=full` runs all ways.
 
+mod attention;
 mod case;
 mod grads;
 mod layout;
 mod linalg;
+mod losses;
 mod movement;
+mod norms;
 mod rows;
 mod scan;
 mod sort;
@@ -32,6 +35,9 @@ fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     all.extend(movement::cases());
     all.extend(linalg::cases());
+    all.extend(attention::cases());
+    all.extend(losses::cases());
+    all.extend(norms::cases());
     all.extend(rows::cases());
     all.extend(scan::cases());
     all.extend(sort::cases());

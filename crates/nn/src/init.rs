@@ -55,6 +55,19 @@ impl Init {
     }
 }
 
+/// `[fan_in, fan_out]` of the weight of a convolution, `[outputs, inputs / groups, kernel..]`: connections
+/// that end in an output and that start at an input, `inputs / groups * area` and `outputs * area`.
+///
+/// # Panics
+/// When the shape has less than two axes.
+#[track_caller]
+pub fn conv_fans(weight: impl Into<Shape>) -> [usize; 2] {
+    let shape = weight.into();
+    assert!(shape.rank() > 1, "conv_fans: {shape} is no weight of a convolution");
+    let area: usize = shape.dims()[2..].iter().product();
+    [shape[1] * area, shape[0] * area]
+}
+
 fn draw(shape: Shape, at: impl Fn(u32) -> f64) -> HostTensor {
     let elems: Vec<f32> = (0..shape.elems()).map(|i| f32::from_f64(at(i as u32))).collect();
     HostTensor::new(shape, &elems).expect("one element was drawn for each of the shape")
@@ -90,6 +103,18 @@ mod tests {
         }
         let x = Init::Constant(0.5).draw(Rng::seed(1), [3], 1, 1);
         assert_eq!(x.to_vec::<f32>(), [0.5; 3]);
+    }
+
+    #[test]
+    fn fans_of_convolutions_count_area_and_groups() {
+        assert_eq!(conv_fans([32, 3, 5, 3]), [45, 480]);
+        // 8 inputs in 4 groups.
+        assert_eq!(conv_fans([16, 2, 3]), [6, 48]);
+        let [fan_in, fan_out] = conv_fans([64, 32, 3, 3]);
+        let x = Init::HeUniform.draw(Rng::seed(2), [64, 32, 3, 3], fan_in, fan_out);
+        let bound = 2.0f64.sqrt() * (3.0 / fan_in as f64).sqrt();
+        let (_, _, max) = moments(&x);
+        assert!(max <= bound && max > 0.99 * bound, "{max} of {bound}");
     }
 
     #[test]

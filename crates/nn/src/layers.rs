@@ -1,8 +1,12 @@
 //! Modules: functions of a tensor that may own parameters.
 
-use wgrad_autograd::{Context, Param, Tensor};
+use std::path::Path;
+use std::sync::Arc;
+
+use wgrad_autograd::{Context, Kept, Param, Tensor};
 use wgrad_graph::Result;
 
+use crate::state::{self, Owned};
 use crate::{Init, ParamSet, Rng};
 
 /// Whether a model learns or is used. Only layers that behave differently in the two, such as
@@ -24,8 +28,38 @@ pub trait Module {
     /// The parameters, in order of creation; empty unless there are some.
     fn params(&self) -> ParamSet;
 
+    /// What the module carries over passes beside its parameters, such as running statistics.
+    fn state(&self) -> Vec<Arc<Kept>> {
+        Vec::new()
+    }
+
     /// Sets the mode of this module and of every module in it; a new module is in [`Mode::Train`].
     fn set_mode(&mut self, mode: Mode);
+
+    /// Writes parameters and state to a safetensors file by name, whole or not at all.
+    ///
+    /// # Errors
+    /// As [`ParamSet::save`].
+    fn save(&self, path: &Path) -> Result<()> {
+        let (params, kept) = (self.params(), self.state());
+        state::save(path, &owned(&params, &kept))
+    }
+
+    /// Sets parameters and state from a safetensors file by name, all or none.
+    ///
+    /// # Errors
+    /// As [`ParamSet::load`].
+    fn load(&self, path: &Path) -> Result<()> {
+        let (params, kept) = (self.params(), self.state());
+        state::load(path, &owned(&params, &kept))
+    }
+}
+
+/// Parameters and state, each once.
+fn owned<'a>(params: &'a ParamSet, kept: &'a [Arc<Kept>]) -> Vec<Owned<'a>> {
+    let once = |i: usize| kept[..i].iter().all(|k| !Arc::ptr_eq(k, &kept[i]));
+    let kept = kept.iter().enumerate().filter(|(i, _)| once(*i)).map(|(_, k)| Owned::Kept(k));
+    params.iter().map(Owned::Param).chain(kept).collect()
 }
 
 impl<M: Module + ?Sized> Module for Box<M> {
@@ -35,6 +69,10 @@ impl<M: Module + ?Sized> Module for Box<M> {
 
     fn params(&self) -> ParamSet {
         (**self).params()
+    }
+
+    fn state(&self) -> Vec<Arc<Kept>> {
+        (**self).state()
     }
 
     fn set_mode(&mut self, mode: Mode) {
@@ -170,6 +208,10 @@ impl Module for Sequential {
         self.0.iter().flat_map(|module| module.params()).collect()
     }
 
+    fn state(&self) -> Vec<Arc<Kept>> {
+        self.0.iter().flat_map(|module| module.state()).collect()
+    }
+
     fn set_mode(&mut self, mode: Mode) {
         self.0.iter_mut().for_each(|module| module.set_mode(mode));
     }
@@ -212,6 +254,58 @@ impl Module for Dropout {
     fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
     }
+}
+
+/// Whole channels 0 with probability `p`, the others divided by `1 - p`; in [`Mode::Eval`] the identity.
+///
+/// Shape: `[N, C, ..]`: dropout for features of one, two or three dimensions.
+#[derive(Clone, Debug)]
+pub struct ChannelDropout(Dropout);
+
+impl ChannelDropout {
+    /// Dropout of channels with probability `p`; `name` as in [`Dropout::new`].
+    ///
+    /// # Panics
+    /// When `p` is not in `[0, 1)`.
+    #[track_caller]
+    pub fn new(name: &str, p: f64) -> ChannelDropout {
+        ChannelDropout(Dropout::new(name, p))
+    }
+}
+
+impl Module for ChannelDropout {
+    #[track_caller]
+    fn forward(&self, x: Tensor) -> Tensor {
+        match self.0.mode {
+            Mode::Train => x.dropout_channels(&self.0.stream, self.0.p),
+            Mode::Eval => x,
+        }
+    }
+
+    fn params(&self) -> ParamSet {
+        ParamSet::default()
+    }
+
+    fn set_mode(&mut self, mode: Mode) {
+        self.0.mode = mode;
+    }
+}
+
+/// Axes from the second on as one: `[N, ..] -> [N, F]`.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Flatten;
+
+impl Module for Flatten {
+    #[track_caller]
+    fn forward(&self, x: Tensor) -> Tensor {
+        x.flatten(1)
+    }
+
+    fn params(&self) -> ParamSet {
+        ParamSet::default()
+    }
+
+    fn set_mode(&mut self, _: Mode) {}
 }
 
 /// Linear layers with a nonlinearity between them.

@@ -1,24 +1,33 @@
 //! Layers, losses, optimizers, schedules and data on top of the autograd crate.
 
+mod attention;
 mod data;
+mod embedding;
 mod init;
 mod layers;
+mod norm;
 mod optim;
 mod params;
+mod recurrent;
 mod rng;
 mod schedule;
+mod state;
 #[cfg(test)]
 mod testing;
 mod weights;
 
+pub use attention::MultiHeadAttention;
 pub use data::{Batch, Digits, Epoch, Loader, Mnist, Source, read_idx};
-pub use init::Init;
-pub use layers::{Activation, Dropout, Linear, Mlp, Mode, Module, Sequential};
+pub use embedding::{Embedding, Rope};
+pub use init::{Init, conv_fans};
+pub use layers::{Activation, ChannelDropout, Dropout, Flatten, Linear, Mlp, Mode, Module, Sequential};
+pub use norm::{BatchNorm, GroupNorm, LayerNorm, RmsNorm};
 pub use optim::{
     Adam, AdamConfig, AdamTerms, AdamW, AdamWConfig, Optimizer, Sgd, SgdConfig, SgdTerms, StepInfo,
     adamw_update, sgd_update,
 };
 pub use params::ParamSet;
+pub use recurrent::{Gru, GruCell, Lstm, LstmCell, Recurrent};
 pub use rng::{Rng, philox};
 pub use schedule::{Constant, Cosine, Schedule, Then, Warmup};
 pub use weights::{load_tensors, save_tensors};

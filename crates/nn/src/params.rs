@@ -1,12 +1,11 @@
 //! The parameters of a model, by identity.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use wgrad_autograd::Param;
-use wgrad_graph::{Error, ErrorKind, HostTensor, Result};
+use wgrad_graph::Result;
 
-use crate::{load_tensors, save_tensors};
+use crate::state::{self, Owned};
 
 /// Parameters in order of creation, each once: clones of one parameter are that parameter. A module's
 /// come from `params()`; single ones are collected: `[w.clone(), b.clone()].into_iter().collect()`.
@@ -42,52 +41,22 @@ impl ParamSet {
     /// Writes all values to a safetensors file by name, whole or not at all.
     ///
     /// # Errors
-    /// As [`save_tensors`], and what the device meets when the values are read.
+    /// As [`save_tensors`](crate::save_tensors), and what the device meets when the values are read.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let named = |p: &Param| Ok((p.name().to_owned(), p.read()?));
-        save_tensors(path, &self.iter().map(named).collect::<Result<Vec<_>>>()?)
+        state::save(path.as_ref(), &self.owned())
     }
 
     /// Sets all values from a safetensors file by name, all or none.
     ///
     /// # Errors
-    /// As [`load_tensors`]; `Data`, naming every fault: a parameter that the file lacks, a tensor that is
+    /// As [`load_tensors`](crate::load_tensors); `Data`, naming every fault: a parameter that the file lacks, a tensor that is
     /// no parameter, another shape, another dtype; `Argument` when two parameters have one name.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        let mut file: HashMap<String, HostTensor> = load_tensors(path)?.into_iter().collect();
-        let (mut faults, mut values) = (Vec::new(), Vec::new());
-        for (i, param) in self.iter().enumerate() {
-            let name = param.name();
-            if self.0[..i].iter().any(|p| p.name() == name) {
-                wgrad_graph::bail!(Argument, "load", "{name:?} names two parameters");
-            }
-            match file.remove(name) {
-                None => faults.push(format!("{name:?} is missing")),
-                Some(x) if x.shape() != param.shape() => {
-                    faults.push(format!("{name:?} is {}, the parameter {}", x.shape(), param.shape()));
-                }
-                Some(x) if x.dtype() != param.dtype() => {
-                    faults.push(format!("{name:?} is {}, the parameter {}", x.dtype(), param.dtype()));
-                }
-                Some(x) => values.push((param, x)),
-            }
-        }
-        let mut extra: Vec<_> = file.into_keys().collect();
-        extra.sort_unstable();
-        faults.extend(extra.iter().map(|name| format!("{name:?} is no parameter")));
-        if !faults.is_empty() {
-            let text = format!("{}: {}", path.display(), faults.join("; "));
-            return Err(Error::new(ErrorKind::Data, "load", text));
-        }
-        let Some((first, _)) = values.first() else { return Ok(()) };
-        // One pass, so that a device that fails leaves every parameter as it was.
-        first.context().pass(|p| {
-            for (param, x) in &values {
-                param.set(p.input(x)?);
-            }
-            Ok(())
-        })
+        state::load(path.as_ref(), &self.owned())
+    }
+
+    fn owned(&self) -> Vec<Owned<'_>> {
+        self.iter().map(Owned::Param).collect()
     }
 }
 

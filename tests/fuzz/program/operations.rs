@@ -247,7 +247,10 @@ impl Program<'_> {
             }
             _ => {
                 let to = self.indices(Shape::new(&from.dims()[..rank - 1]), from[rank - 1])?;
-                t.try_cross_entropy_each(to)?
+                t.try_cross_entropy_with(
+                    to,
+                    wgrad::CrossEntropy { reduction: wgrad::Reduction::None, ..Default::default() },
+                )?
             }
         };
         self.log.push(format!("composite {kind} {from}"));

@@ -41,8 +41,11 @@ macro_rules! refuse {
 mod activation;
 mod args;
 mod arith;
+mod attention;
+mod channel;
 mod contract;
 mod create;
+mod distance;
 mod einsum;
 mod index;
 mod linalg;
@@ -63,7 +66,14 @@ mod unary;
 mod windows;
 
 pub use args::{AxesArg, Cut, DimsArg};
+pub use attention::{Attention, Pairing};
+pub use distance::PairwiseDistance;
 pub use linalg::DotAxes;
+pub use loss::{
+    Bce, BceWithLogits, CosineEmbedding, CrossEntropy, Ctc, GaussianNll, Hinge, HingeEmbedding, Huber, KlDiv,
+    MarginRanking, MultiMargin, Nll, PoissonNll, Reduction, SmoothL1, TripletMargin,
+};
+pub use norm::{BatchNorm, LocalResponseNorm};
 pub use operand::{Operand, Start};
 pub use pad::PadMode;
 pub use sort::Interpolation;

@@ -194,6 +194,11 @@ methods! { impl Tensor, Self;
         pass_of(self)?.by_table(&NORMAL, stream, self.try_out()?.shape)
     }
 
+    /// Standard Gumbel with this shape.
+    gumbel_like try_gumbel_like(self, stream: &str) -> Tensor {
+        pass_of(self)?.by_table(&GUMBEL, stream, self.try_out()?.shape)
+    }
+
     /// `x` with each element set to 0 with probability `p`, the others divided by `1 - p`.
     dropout try_dropout(self, stream: &str, p: f64) -> Tensor {
         if !(0.0..=1.0).contains(&p) {

@@ -1,0 +1,121 @@
+//! Norms, distances and cosines of vectors. Where a root has no derivative (equal vectors, zero vectors)
+//! the gradient is 0.
+
+use super::args::axis as axis_of;
+use super::{cast, meet, shape};
+use crate::{Result, Tensor};
+
+use wgrad_graph::DType;
+
+/// Options of [`Tensor::pairwise_distance_with`].
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct PairwiseDistance {
+    /// The norm: 0 (how many differ), 1, 2, infinity or any other above 0.
+    pub p: f64,
+    /// Added to each difference.
+    pub eps: f64,
+    /// Whether the axis of the vectors stays with size 1.
+    pub keepdim: bool,
+}
+
+impl Default for PairwiseDistance {
+    fn default() -> PairwiseDistance {
+        PairwiseDistance { p: 2.0, eps: 1e-6, keepdim: false }
+    }
+}
+
+/// `(sum |x|^p)^(1 / p)` along `axis`, which stays with size 1.
+#[track_caller]
+pub(crate) fn p_norm(op: &str, x: Tensor, p: f64, axis: i32) -> Result<Tensor> {
+    if p == 2.0 {
+        return root(x.try_square()?.try_sum_keepdim(axis)?, 2.0);
+    }
+    let size = x.try_abs()?;
+    if p == 1.0 {
+        return size.try_sum_keepdim(axis);
+    }
+    if p == f64::INFINITY {
+        return size.try_max_keepdim(axis);
+    }
+    let some = size.try_gt(0.0)?;
+    if p == 0.0 {
+        return cast(some, x.try_out()?.dtype)?.try_sum_keepdim(axis);
+    }
+    if p.is_nan() || p < 0.0 {
+        refuse!([x] Argument, op, "norm {p} is none: give 0 or more");
+    }
+    let power = some.try_select(some.try_select(size, 1.0)?.try_pow(p)?, 0.0)?;
+    root(power.try_sum_keepdim(axis)?, p)
+}
+
+/// `x^(1 / p)` of what is not negative, with the gradient 0 at 0.
+#[track_caller]
+fn root(x: Tensor, p: f64) -> Result<Tensor> {
+    let none = x.try_eq(0.0)?;
+    let base = none.try_select(1.0, x)?;
+    none.try_select(0.0, if p == 2.0 { base.try_sqrt()? } else { base.try_pow(1.0 / p)? })
+}
+
+/// Both in one float dtype and one shape.
+#[track_caller]
+fn floats(op: &str, x: Tensor, w: Tensor) -> Result<[Tensor; 2]> {
+    let x = if x.try_out()?.dtype.is_float() { x } else { cast(x, DType::F32)? };
+    meet(op, x, w)
+}
+
+methods! { impl Tensor, Self;
+    /// `x / max(|x|, eps)` along `axis`, with the norm `p`.
+    ///
+    /// Numerics: a zero vector stays zero.
+    normalize try_normalize(self, axis: i32, p: f64, eps: f64) -> Tensor {
+        let x = floats("normalize", self, self)?[0];
+        let size = p_norm("normalize", x, p, axis)?;
+        let floor = size.number(eps, size.try_out()?.dtype)?;
+        x.try_div(size.try_maximum(floor)?)
+    }
+
+    /// `x w / (max(|x|, eps) max(|w|, eps))` along `axis`, which is gone.
+    ///
+    /// Shape: both broadcast.
+    cosine_similarity try_cosine_similarity(self, w: Tensor, axis: i32, eps: f64) -> Tensor {
+        let op = "cosine_similarity";
+        let [x, w] = floats(op, self, w)?;
+        axis_of(op, axis, x.try_out()?.shape.rank())?;
+        let floor = x.number(eps, x.try_out()?.dtype)?;
+        let of_x = p_norm(op, x, 2.0, axis)?.try_maximum(floor)?;
+        let of_w = p_norm(op, w, 2.0, axis)?.try_maximum(floor)?;
+        x.try_mul(w)?.try_sum_keepdim(axis)?.try_div(of_x.try_mul(of_w)?)?.try_squeeze(axis)
+    }
+
+    /// `|x - w + 1e-6|` along the last axis, which is gone.
+    ///
+    /// Shape: both broadcast.
+    pairwise_distance try_pairwise_distance(self, w: Tensor) -> Tensor {
+        self.try_pairwise_distance_with(w, PairwiseDistance::default())
+    }
+    /// `|x - w + eps|` in the norm `p` along the last axis.
+    pairwise_distance_with try_pairwise_distance_with(self, w: Tensor, options: PairwiseDistance) -> Tensor {
+        let PairwiseDistance { p, eps, keepdim } = options;
+        let op = "pairwise_distance";
+        let [x, w] = floats(op, self, w)?;
+        if x.try_out()?.shape.rank() == 0 {
+            refuse!([x, w] Shape, op, "numbers are no vectors");
+        }
+        let far = p_norm(op, x.try_sub(w)?.try_add(eps)?, p, -1)?;
+        if keepdim { Ok(far) } else { far.try_squeeze(-1) }
+    }
+
+    /// The distance of each row of `x` from each row of `w` in the norm `p`.
+    ///
+    /// Shape: `[.., P, D]` and `[.., R, D]` give `[.., P, R]`; leading axes broadcast.
+    /// Numerics: from differences, never from a product, so that near rows keep their distance.
+    cdist try_cdist(self, w: Tensor, p: f64) -> Tensor {
+        let (a, b) = (self.try_out()?.shape, w.try_out()?.shape);
+        if a.rank() < 2 || b.rank() < 2 || a[a.rank() - 1] != b[b.rank() - 1] {
+            refuse!([self, w] Shape, "cdist", "shapes {a} and {b} do not fit [.., P, D] and [.., R, D]");
+        }
+        shape("cdist", &[a.dims(), &[1]].concat())?;
+        let [x, w] = floats("cdist", self.try_unsqueeze(-2)?, w.try_unsqueeze(-3)?)?;
+        p_norm("cdist", x.try_sub(w)?, p, -1)?.try_squeeze(-1)
+    }
+}

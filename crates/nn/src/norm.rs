@@ -1,0 +1,205 @@
+//! Normalisation layers.
+
+use std::sync::Arc;
+
+use wgrad_autograd::{BatchNorm as Options, Context, Kept, Param, Tensor};
+use wgrad_graph::{HostTensor, Result, Shape};
+
+use crate::{Init, Mode, Module, ParamSet, Rng};
+
+/// `value` everywhere.
+fn filled(shape: Shape, value: f64) -> HostTensor {
+    Init::Constant(value).draw(Rng::seed(0), shape, 1, 1)
+}
+
+fn param(ctx: &Context, name: &str, part: &str, shape: Shape, value: f64) -> Result<Param> {
+    Param::new(ctx, &format!("{name}.{part}"), filled(shape, value))
+}
+
+fn set(params: [&Option<Param>; 2]) -> ParamSet {
+    params.into_iter().flatten().cloned().collect()
+}
+
+/// `weight * (x - mean) / sqrt(var + eps) + bias` over trailing axes.
+///
+/// Shape: that of the input; its trailing axes are those of the parameters.
+#[derive(Clone, Debug)]
+pub struct LayerNorm {
+    /// Ones at first, called `NAME.weight`.
+    pub weight: Param,
+    /// Zeros at first, called `NAME.bias`; `None` for none.
+    pub bias: Option<Param>,
+    /// Added to the variance; 1e-5 at first.
+    pub eps: f64,
+}
+
+impl LayerNorm {
+    /// A layer over trailing axes of these sizes, with a bias.
+    ///
+    /// # Errors
+    /// What the device meets when the parameters are written.
+    pub fn new(ctx: &Context, name: &str, shape: impl Into<Shape>) -> Result<LayerNorm> {
+        let shape = shape.into();
+        let weight = param(ctx, name, "weight", shape, 1.0)?;
+        Ok(LayerNorm { weight, bias: Some(param(ctx, name, "bias", shape, 0.0)?), eps: 1e-5 })
+    }
+}
+
+impl Module for LayerNorm {
+    #[track_caller]
+    fn forward(&self, x: Tensor) -> Tensor {
+        x.layer_norm(self.weight.t(), self.bias.as_ref().map(Param::t), self.eps)
+    }
+
+    fn params(&self) -> ParamSet {
+        [Some(self.weight.clone()), self.bias.clone()].into_iter().flatten().collect()
+    }
+
+    fn set_mode(&mut self, _: Mode) {}
+}
+
+/// `weight * x / sqrt(mean(x^2) + eps)` over trailing axes.
+///
+/// Shape: that of the input; its trailing axes are those of the weight.
+#[derive(Clone, Debug)]
+pub struct RmsNorm {
+    /// Ones at first, called `NAME.weight`.
+    pub weight: Param,
+    /// Added to the mean of squares; 1e-6 at first.
+    pub eps: f64,
+}
+
+impl RmsNorm {
+    /// A layer over trailing axes of these sizes.
+    ///
+    /// # Errors
+    /// What the device meets when the weight is written.
+    pub fn new(ctx: &Context, name: &str, shape: impl Into<Shape>) -> Result<RmsNorm> {
+        Ok(RmsNorm { weight: param(ctx, name, "weight", shape.into(), 1.0)?, eps: 1e-6 })
+    }
+}
+
+impl Module for RmsNorm {
+    #[track_caller]
+    fn forward(&self, x: Tensor) -> Tensor {
+        x.rms_norm(self.weight.t(), self.eps)
+    }
+
+    fn params(&self) -> ParamSet {
+        [self.weight.clone()].into_iter().collect()
+    }
+
+    fn set_mode(&mut self, _: Mode) {}
+}
+
+/// Each group of channels standardised for itself, then `weight * .. + bias` by channel.
+///
+/// Shape: `[N, C, ..]`.
+#[derive(Clone, Debug)]
+pub struct GroupNorm {
+    /// `[C]`, ones at first, called `NAME.weight`; `None` for none.
+    pub weight: Option<Param>,
+    /// `[C]`, zeros at first, called `NAME.bias`; `None` for none.
+    pub bias: Option<Param>,
+    /// Groups of channels.
+    pub groups: usize,
+    /// Added to the variance; 1e-5 at first.
+    pub eps: f64,
+}
+
+impl GroupNorm {
+    /// A layer for `channels` channels in `groups` groups, with weight and bias.
+    ///
+    /// # Errors
+    /// What the device meets when the parameters are written.
+    pub fn new(ctx: &Context, name: &str, groups: usize, channels: usize) -> Result<GroupNorm> {
+        let shape = Shape::from([channels]);
+        let weight = Some(param(ctx, name, "weight", shape, 1.0)?);
+        Ok(GroupNorm { weight, bias: Some(param(ctx, name, "bias", shape, 0.0)?), groups, eps: 1e-5 })
+    }
+}
+
+impl Module for GroupNorm {
+    #[track_caller]
+    fn forward(&self, x: Tensor) -> Tensor {
+        let [weight, bias] = [&self.weight, &self.bias].map(|w| w.as_ref().map(Param::t));
+        x.group_norm(self.groups, weight, bias, self.eps)
+    }
+
+    fn params(&self) -> ParamSet {
+        set([&self.weight, &self.bias])
+    }
+
+    fn set_mode(&mut self, _: Mode) {}
+}
+
+/// `weight * (x - mean) / sqrt(var + eps) + bias` by channel. In [`Mode::Train`] mean and variance are the
+/// batch's, and running statistics follow them; in [`Mode::Eval`] they are the running statistics.
+///
+/// Shape: `[N, C]` or `[N, C, ..]`, any number of axes. The running statistics move when the pass is
+/// committed, once for each time that the layer is used in it. Several models of one batch keep statistics
+/// of their own parts each: nothing is exchanged between devices.
+#[derive(Clone, Debug)]
+pub struct BatchNorm {
+    /// `[C]`, ones at first, called `NAME.weight`; `None` for none.
+    pub weight: Option<Param>,
+    /// `[C]`, zeros at first, called `NAME.bias`; `None` for none.
+    pub bias: Option<Param>,
+    /// `[C]`, zeros at first, called `NAME.running_mean`.
+    pub running_mean: Arc<Kept>,
+    /// `[C]`, ones at first, called `NAME.running_var`.
+    pub running_var: Arc<Kept>,
+    /// How fast the running statistics follow, and what is added to the variance.
+    pub options: Options,
+    mode: Mode,
+}
+
+impl BatchNorm {
+    /// A layer for `channels` channels, with weight and bias.
+    ///
+    /// # Errors
+    /// What the device meets when parameters and statistics are written.
+    pub fn new(ctx: &Context, name: &str, channels: usize) -> Result<BatchNorm> {
+        let shape = Shape::from([channels]);
+        let kept = |part: &str, value| {
+            Kept::named(ctx, &format!("{name}.{part}"), filled(shape, value)).map(Arc::new)
+        };
+        Ok(BatchNorm {
+            weight: Some(param(ctx, name, "weight", shape, 1.0)?),
+            bias: Some(param(ctx, name, "bias", shape, 0.0)?),
+            running_mean: kept("running_mean", 0.0)?,
+            running_var: kept("running_var", 1.0)?,
+            options: Options::default(),
+            mode: Mode::Train,
+        })
+    }
+}
+
+impl Module for BatchNorm {
+    #[track_caller]
+    fn forward(&self, x: Tensor) -> Tensor {
+        let [weight, bias] = [&self.weight, &self.bias].map(|w| w.as_ref().map(Param::t));
+        let (mean, var) = (self.running_mean.t(), self.running_var.t());
+        match self.mode {
+            Mode::Eval => x.batch_norm(mean, var, weight, bias, self.options.eps),
+            Mode::Train => {
+                let [y, mean, var] = x.batch_norm_train(mean, var, weight, bias, self.options);
+                self.running_mean.set(mean);
+                self.running_var.set(var);
+                y
+            }
+        }
+    }
+
+    fn params(&self) -> ParamSet {
+        set([&self.weight, &self.bias])
+    }
+
+    fn state(&self) -> Vec<Arc<Kept>> {
+        vec![Arc::clone(&self.running_mean), Arc::clone(&self.running_var)]
+    }
+
+    fn set_mode(&mut self, mode: Mode) {
+        self.mode = mode;
+    }
+}
