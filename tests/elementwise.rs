@@ -21,63 +21,6 @@ fn spread(count: usize, lo: f64, hi: f64, turn: f64) -> Vec<f64> {
     (0..count).map(|i| lo + (hi - lo) * ((i as f64 + turn) * 0.618_033_988_749_894_9).fract()).collect()
 }
 
-/// The unary methods by the name of their row.
-pub(crate) fn unary(name: &str) -> Option<fn(Tensor) -> Tensor> {
-    Some(match name {
-        "neg" => Tensor::neg,
-        "abs" => Tensor::abs,
-        "sign" => Tensor::sign,
-        "recip" => Tensor::recip,
-        "exp" => Tensor::exp,
-        "expm1" => Tensor::expm1,
-        "log" => Tensor::log,
-        "log1p" => Tensor::log1p,
-        "sqrt" => Tensor::sqrt,
-        "rsqrt" => Tensor::rsqrt,
-        "sin" => Tensor::sin,
-        "cos" => Tensor::cos,
-        "tanh" => Tensor::tanh,
-        "sigmoid" => Tensor::sigmoid,
-        "relu" => Tensor::relu,
-        "erf" => Tensor::erf,
-        "floor" => Tensor::floor,
-        "ceil" => Tensor::ceil,
-        "round" => Tensor::round,
-        "trunc" => Tensor::trunc,
-        "is_nan" => Tensor::is_nan,
-        "not" => Tensor::not,
-        "leading_zeros" => Tensor::leading_zeros,
-        _ => return None,
-    })
-}
-
-/// The binary methods by the name of their row.
-pub(crate) fn binary(name: &str) -> Option<fn(Tensor, Tensor) -> Tensor> {
-    Some(match name {
-        "add" => Tensor::add,
-        "sub" => Tensor::sub,
-        "mul" => Tensor::mul,
-        "div" => Tensor::div,
-        "rem" => Tensor::rem,
-        "pow" => Tensor::pow,
-        "maximum" => Tensor::maximum,
-        "minimum" => Tensor::minimum,
-        "eq" => Tensor::eq,
-        "ne" => Tensor::ne,
-        "lt" => Tensor::lt,
-        "le" => Tensor::le,
-        "gt" => Tensor::gt,
-        "ge" => Tensor::ge,
-        "and" => Tensor::and,
-        "or" => Tensor::or,
-        "xor" => Tensor::xor,
-        "shl" => Tensor::shl,
-        "shr" => Tensor::shr,
-        "mul_high" => Tensor::mul_high,
-        _ => return None,
-    })
-}
-
 const COUNT: usize = 35;
 
 fn host(dtype: DType, lo: f64, hi: f64, turn: f64) -> HostTensor {
@@ -98,7 +41,6 @@ fn unary_rows_have_their_reference_values(subject: &Subject) {
     let ctx = subject.context();
     for op in Unary::ALL {
         let row = op.row();
-        let method = unary(row.name).unwrap_or_else(|| panic!("no method {}", row.name));
         for dtype in [DType::F32, DType::I32, DType::U32] {
             if !row.takes(dtype) || dtype == DType::U32 && row.name == "neg" {
                 continue;
@@ -110,7 +52,7 @@ fn unary_rows_have_their_reference_values(subject: &Subject) {
                 _ => wrap(row.int.unwrap()(*x as i64), op.dtype(dtype)),
             };
             let want: Vec<f64> = x.to_vec::<f64>().iter().map(reference).collect();
-            let got = run(&ctx, |p| method(p.input(&x).unwrap()));
+            let got = run(&ctx, |p| p.input(&x).unwrap().unary(op));
             near(&format!("{} {dtype}", row.name), &got.2, &want, row.tolerance);
         }
     }
@@ -120,7 +62,6 @@ fn binary_rows_have_their_reference_values(subject: &Subject) {
     let ctx = subject.context();
     for op in Binary::ALL {
         let row = op.row();
-        let method = binary(row.name).unwrap_or_else(|| panic!("no method {}", row.name));
         for dtype in [DType::F32, DType::I32, DType::U32] {
             if !row.takes(dtype) {
                 continue;
@@ -133,7 +74,7 @@ fn binary_rows_have_their_reference_values(subject: &Subject) {
             };
             let (xs, ws) = (x.to_vec::<f64>(), w.to_vec::<f64>());
             let want: Vec<f64> = xs.iter().zip(&ws).map(reference).collect();
-            let got = run(&ctx, |p| method(p.input(&x).unwrap(), p.input(&w).unwrap()));
+            let got = run(&ctx, |p| p.input(&x).unwrap().binary(op, p.input(&w).unwrap()));
             near(&format!("{} {dtype}", row.name), &got.2, &want, row.tolerance);
         }
     }

@@ -89,7 +89,7 @@ fn empty_tensors_and_numbers_through_every_kind(on: &Subject) {
         ("embedding", |x| x.unsqueeze(0).embedding((x * 0.0).cast(DType::I32))),
         ("outer", |x| x.reshape([-1, 1]).matmul(x.reshape([1, -1]))),
         ("inner", |x| x.reshape([1, -1]).matmul(x.reshape([-1, 1]))),
-        ("var", |x| (x.unsqueeze(0)).var(0)),
+        ("var", |x| x.unsqueeze(0).var(0, 0)),
     ];
     let shapes: &[&[usize]] = &[&[], &[0], &[1], &[0, 3], &[3, 0], &[2, 0, 3], &[1, 1, 1], &[2, 1, 3]];
     for shape in shapes {

@@ -1,12 +1,13 @@
 // Integer functions, one a type (WGSL has no overloading). u8 lives in u32 and is masked by the caller.
 //
-// Math:     sign, relu, division and remainder (by 0: 0; the remainder has the sign of the divisor),
-//           shifts modulo 32, the upper half of the product.
+// Math:     sign, relu; division towards zero and floored, the remainder of each (by 0 all give 0); powers
+//           (by squaring; negative ones are 0 but for bases 1 and -1); shifts modulo 32, the upper half of
+//           the product.
 // Shapes:   scalars.
 // Dispatch: none; called by the kernels.
 // Numerics: exact, wrapping. The most negative number divided by -1 wraps; the driver's division of it
 //           is undefined, so it is never asked.
-// Cost:     1 to 20 instructions.
+// Cost:     1 to 20 instructions; powers loop over the exponent's bits.
 // Source:   own.
 
 fn wg_isign_i32(x: i32) -> i32 {
@@ -45,6 +46,41 @@ fn wg_irem_i32(x: i32, w: i32) -> i32 {
 
 fn wg_irem_u32(x: u32, w: u32) -> u32 {
     return select(x % max(w, 1u), 0u, w == 0u);
+}
+
+fn wg_ifmod_i32(x: i32, w: i32) -> i32 {
+    let plain = w > 0 || w < -1;
+    let d = select(1, w, plain);
+    return select(0, x - (x / d) * d, plain);
+}
+
+fn wg_ifmod_u32(x: u32, w: u32) -> u32 {
+    return wg_irem_u32(x, w);
+}
+
+fn wg_ifloor_div_i32(x: i32, w: i32) -> i32 {
+    let r = wg_ifmod_i32(x, w);
+    return wg_idiv_i32(x, w) - select(0, 1, r != 0 && (r ^ w) < 0);
+}
+
+fn wg_ifloor_div_u32(x: u32, w: u32) -> u32 {
+    return wg_idiv_u32(x, w);
+}
+
+fn wg_ipow_u32(x: u32, w: u32) -> u32 {
+    var y = 1u;
+    var b = x;
+    for (var e = w; e > 0u; e = e >> 1u) {
+        y = y * select(1u, b, (e & 1u) == 1u);
+        b = b * b;
+    }
+    return y;
+}
+
+fn wg_ipow_i32(x: i32, w: i32) -> i32 {
+    let y = bitcast<i32>(wg_ipow_u32(bitcast<u32>(x), bitcast<u32>(max(w, 0))));
+    let below = select(select(0, select(1, -1, (w & 1) == 1), x == -1), 1, x == 1);
+    return select(y, below, w < 0);
 }
 
 fn wg_shl_i32(x: i32, w: i32) -> i32 {

@@ -1,10 +1,12 @@
-//! Kernel sources: one WGSL file each, valid on its own. Files of functions are taken from by name;
-//! in the others, regions between `//[ name` and `//]` hold an identity kernel that the printer replaces.
+//! Kernel sources, one WGSL file each. Files of functions, which are valid together, are taken from by
+//! name; the others are valid on their own: regions between `//[ name` and `//]` hold an identity kernel that the printer replaces.
 
 /// Float functions that keep NaN, and pow.
 pub const MATH: &str = include_str!("math.wgsl");
 /// Transcendental functions.
 pub const TRANSCENDENTAL: &str = include_str!("transcendental.wgsl");
+/// Inverse, trigonometric and hyperbolic functions, and the complement of erf.
+pub const INVERSE: &str = include_str!("inverse.wgsl");
 /// Integer functions.
 pub const INTEGER: &str = include_str!("integer.wgsl");
 /// Conversions and the order of arg-reductions.
@@ -33,9 +35,10 @@ pub const ARGSORT_RANK: &str = include_str!("argsort_rank.wgsl");
 pub const ARGSORT_MERGE: &str = include_str!("argsort_merge.wgsl");
 
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 14] = [
+pub const ALL: [(&str, &str); 15] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
+    ("inverse", INVERSE),
     ("integer", INTEGER),
     ("cast", CAST),
     ("random", RANDOM),
@@ -49,3 +52,6 @@ pub const ALL: [(&str, &str); 14] = [
     ("argsort_rank", ARGSORT_RANK),
     ("argsort_merge", ARGSORT_MERGE),
 ];
+
+/// The files of functions, of which one may call another's.
+pub const FUNCTIONS: [&str; 6] = [MATH, TRANSCENDENTAL, INVERSE, INTEGER, CAST, RANDOM];

@@ -1,10 +1,12 @@
 // Float functions of one or two numbers that keep NaN, or whose built-in is undefined at the edges. A
 // kernel's text takes only the functions that it calls.
 //
-// Math:     sign; relu, maximum and minimum that keep NaN; remainder with the sign of the divisor; pow.
+// Math:     sign; relu, maximum and minimum that keep NaN; remainders with the sign of either operand,
+//           floored quotient; hypot; products and quotients that 0 keeps at 0; pow.
 // Shapes:   scalars.
 // Dispatch: none; called by the kernels.
-// Numerics: exact but for pow, which is within 2e-5 of f64, relative to max(1, |result|).
+// Numerics: exact but for pow (within 2e-5 of f64, relative to max(1, |result|)), hypot and x log w.
+//           Remainders are exact while the quotient is below 2^24.
 //           NaN is found and made by its bits: drivers may assume that float comparisons see none.
 // Cost:     3 to 25 instructions each.
 // Source:   IEEE 754; C99 for the special cases of pow.
@@ -46,8 +48,62 @@ fn wg_order_f32(x: f32) -> u32 {
     return select(turned, 0xffffffffu, wg_is_nan(x));
 }
 
+// |x| - q |w| for a whole q, by parts whose products are exact: drivers may round a product before they
+// subtract it.
+fn wg_less(x: f32, q: f32, w: f32) -> f32 {
+    let qh = bitcast<f32>(bitcast<u32>(q) & 0xfffff000u);
+    let wh = bitcast<f32>(bitcast<u32>(w) & 0xfffff000u);
+    let ql = q - qh;
+    let wl = w - wh;
+    return (((x - qh * wh) - qh * wl) - ql * wh) - ql * wl;
+}
+
+fn wg_fmod(x: f32, w: f32) -> f32 {
+    let a = abs(x);
+    let b = abs(w);
+    let infinite = 0x7f800000u;
+    if (b == 0.0 || bitcast<u32>(a) >= infinite || bitcast<u32>(b) > infinite) { return wg_nan(); }
+    if (a < b) { return x; }
+    let r = wg_less(a, trunc(a / b), b);
+    let up = select(r, r + b, r < 0.0);
+    let down = select(up, up - b, up >= b);
+    return wg_copysign(max(down, 0.0), x);
+}
+
 fn wg_rem(x: f32, w: f32) -> f32 {
-    return x - w * floor(x / w);
+    let r = wg_fmod(x, w);
+    let apart = (r > 0.0 && w < 0.0) || (r < 0.0 && w > 0.0);
+    return wg_keep_nan(select(r, r + w, apart), r, r);
+}
+
+fn wg_floor_div(x: f32, w: f32) -> f32 {
+    if (w == 0.0) { return x / w; }
+    let r = wg_fmod(x, w);
+    let q = round((x - r) / w);
+    let apart = (r > 0.0 && w < 0.0) || (r < 0.0 && w > 0.0);
+    return wg_keep_nan(select(q, q - 1.0, apart), r, r);
+}
+
+fn wg_hypot(x: f32, w: f32) -> f32 {
+    let a = max(abs(x), abs(w));
+    let t = min(abs(x), abs(w)) / a;
+    let y = select(a * sqrt(fma(t, t, 1.0)), 0.0, a == 0.0);
+    let infinite = bitcast<u32>(abs(x)) == 0x7f800000u || bitcast<u32>(abs(w)) == 0x7f800000u;
+    return select(wg_keep_nan(y, x, w), wg_inf(), infinite);
+}
+
+fn wg_xlogy(x: f32, w: f32) -> f32 {
+    return wg_keep_nan(wg_mul_zero(x, log(w)), w, w);
+}
+
+fn wg_mul_zero(x: f32, w: f32) -> f32 {
+    let zero = (bitcast<u32>(x) & 0x7fffffffu) == 0u;
+    return bitcast<f32>(select(bitcast<u32>(x * w), 0u, zero));
+}
+
+fn wg_div_zero(x: f32, w: f32) -> f32 {
+    let zero = (bitcast<u32>(x) & 0x7fffffffu) == 0u;
+    return bitcast<f32>(select(bitcast<u32>(x / w), 0u, zero));
 }
 
 fn wg_pow(x: f32, w: f32) -> f32 {

@@ -3,7 +3,6 @@
 use wgrad_graph::{Binary, DType, Unary};
 
 use super::{Case, Operand, case, float, ints};
-use crate::elementwise;
 
 /// Scalar, empty, sizes of one, odd, prime, one more than a workgroup, rank 8.
 const SHAPES: [(&str, &[usize]); 7] = [
@@ -27,8 +26,8 @@ fn row(
 ) -> Case {
     let name = format!("{name} {}", shape.0).trim_end().to_owned();
     let made = match f {
-        Row::Unary(f) => case(name, operands, move |_, x| f(x[0])),
-        Row::Binary(f) => case(name, operands, move |_, x| f(x[0], x[1])),
+        Row::Unary(op) => case(name, operands, move |_, x| x[0].unary(op)),
+        Row::Binary(op) => case(name, operands, move |_, x| x[0].binary(op, x[1])),
     };
     let made = made.tolerance(tolerance.max(1e-6));
     if smooth && shape.0.is_empty() { made } else { made.no_grad() }
@@ -36,8 +35,8 @@ fn row(
 
 #[derive(Copy, Clone)]
 enum Row {
-    Unary(fn(wgrad::Tensor) -> wgrad::Tensor),
-    Binary(fn(wgrad::Tensor, wgrad::Tensor) -> wgrad::Tensor),
+    Unary(Unary),
+    Binary(Binary),
 }
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -46,7 +45,7 @@ pub(crate) fn cases() -> Vec<Case> {
         let dims = shape.1;
         for op in Unary::ALL {
             let r = op.row();
-            let f = Row::Unary(elementwise::unary(r.name).unwrap_or_else(|| panic!("no method {}", r.name)));
+            let f = Row::Unary(op);
             let (lo, hi) = (r.domain.lo, r.domain.hi);
             if r.float.is_some() {
                 let smooth = op.dtype(DType::F64).is_float();
@@ -57,8 +56,7 @@ pub(crate) fn cases() -> Vec<Case> {
         }
         for op in Binary::ALL {
             let r = op.row();
-            let f =
-                Row::Binary(elementwise::binary(r.name).unwrap_or_else(|| panic!("no method {}", r.name)));
+            let f = Row::Binary(op);
             let (lo, hi) = (r.domain.lo, r.domain.hi);
             if r.float.is_some() {
                 let pair = vec![float(dims, lo, hi), float(dims, lo, hi)];

@@ -123,7 +123,8 @@ struct Values {
     y: Tensor,
 }
 
-/// `g * slope`; `None` where the slope is 0.
+/// `g * slope`, 0 where `g` is 0 even if the slope is not finite: a branch that `select` did not take gets
+/// the gradient 0, and must not give NaN. `None` where the slope is 0.
 #[track_caller]
 fn along(slope: &Slope, g: Tensor, at: Values) -> Result<Option<Tensor>> {
     Ok(match slope {
@@ -136,7 +137,7 @@ fn along(slope: &Slope, g: Tensor, at: Values) -> Result<Option<Tensor>> {
         Slope::Num(-1.0) => Some(g.try_neg()?),
         // `g / w` rather than `g * (1 / w)`: one rounding less.
         Slope::Bin(Binary::Div, a, b) => match along(a, g, at)? {
-            Some(d) => Some(d.try_div(eval(b, g, at)?)?),
+            Some(d) => Some(d.try_div_zero(eval(b, g, at)?)?),
             None => None,
         },
         // A choice outside the product: where no gradient flows it is 0 even if `g` is not finite.
@@ -149,7 +150,8 @@ fn along(slope: &Slope, g: Tensor, at: Values) -> Result<Option<Tensor>> {
                 (Some(a), Some(b)) => Some(c.try_select(a, b)?),
             }
         }
-        slope => Some(g.try_mul(eval(slope, g, at)?)?),
+        Slope::Num(n) => Some(g.try_mul(*n)?),
+        slope => Some(g.try_mul_zero(eval(slope, g, at)?)?),
     })
 }
 

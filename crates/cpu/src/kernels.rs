@@ -115,17 +115,30 @@ vectorised! {
             Unary::Sign => map(x, y, |x| if x == 0.0 || x.is_nan() { x } else { 1f32.copysign(x) }),
             Unary::Recip => map(x, y, |x| 1.0 / x),
             Unary::Exp => map(x, y, math::exp),
+            Unary::Exp2 => map(x, y, math::exp2),
             Unary::Expm1 => map(x, y, math::expm1),
             Unary::Log => map(x, y, math::log),
+            Unary::Log2 => map(x, y, math::log2),
             Unary::Log1p => map(x, y, math::log1p),
             Unary::Sqrt => map(x, y, f32::sqrt),
             Unary::Rsqrt => map(x, y, |x| 1.0 / x.sqrt()),
             Unary::Sin => map(x, y, math::sin),
             Unary::Cos => map(x, y, math::cos),
+            Unary::Tan => map(x, y, math::tan),
+            Unary::Asin => map(x, y, math::asin),
+            Unary::Acos => map(x, y, math::acos),
+            Unary::Atan => map(x, y, math::atan),
+            Unary::Sinh => map(x, y, math::sinh),
+            Unary::Cosh => map(x, y, math::cosh),
             Unary::Tanh => map(x, y, math::tanh),
+            Unary::Asinh => map(x, y, math::asinh),
+            Unary::Acosh => map(x, y, math::acosh),
+            Unary::Atanh => map(x, y, math::atanh),
             Unary::Sigmoid => map(x, y, math::sigmoid),
+            Unary::Softplus => map(x, y, math::softplus),
             Unary::Relu => map(x, y, |x| if x <= 0.0 { 0.0 } else { x }),
             Unary::Erf => map(x, y, math::erf),
+            Unary::Erfc => map(x, y, math::erfc),
             Unary::Floor => map(x, y, f32::floor),
             Unary::Ceil => map(x, y, f32::ceil),
             Unary::Round => map(x, y, f32::round_ties_even),
@@ -150,8 +163,8 @@ vectorised! {
 
 /// Whether [`binary`] looks at one element alone of an operand that is one number throughout.
 pub(crate) fn takes_same(op: Binary, dtype: DType) -> bool {
-    use Binary::{Add, Div, Maximum, Minimum, Mul, Sub};
-    dtype == DType::F32 && matches!(op, Add | Sub | Mul | Div | Maximum | Minimum)
+    use Binary::{Add, Div, DivZero, Maximum, Minimum, Mul, MulZero, Sub};
+    dtype == DType::F32 && matches!(op, Add | Sub | Mul | Div | Maximum | Minimum | MulZero | DivZero)
 }
 
 /// `y = op(x, w)`.
@@ -194,7 +207,14 @@ vectorised! {
             Binary::Sub => map2_same(same, x, w, y, |x, w| x - w),
             Binary::Mul => map2_same(same, x, w, y, |x, w| x * w),
             Binary::Div => map2_same(same, x, w, y, |x, w| x / w),
-            Binary::Rem => map2(x, w, y, |x, w| x - w * (x / w).floor()),
+            Binary::MulZero => map2_same(same, x, w, y, |x, w| if x == 0.0 { 0.0 } else { x * w }),
+            Binary::DivZero => map2_same(same, x, w, y, |x, w| if x == 0.0 { 0.0 } else { x / w }),
+            Binary::Atan2 => map2(x, w, y, math::atan2),
+            Binary::Hypot => map2(x, w, y, math::hypot),
+            Binary::Copysign => map2(x, w, y, f32::copysign),
+            Binary::Xlogy => {
+                map2(x, w, y, |x, w| if x == 0.0 && !w.is_nan() { 0.0 } else { x * math::log(w) });
+            }
             Binary::Pow => {
                 map2(x, w, y, math::pow);
                 for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
@@ -205,7 +225,11 @@ vectorised! {
             }
             Binary::Maximum => map2_same(same, x, w, y, |x, w| if x > w || x.is_nan() { x } else { w }),
             Binary::Minimum => map2_same(same, x, w, y, |x, w| if x < w || x.is_nan() { x } else { w }),
-            _ => unreachable!("defined on f32, checked when recorded"),
+            // Remainders, which f64 gives exactly.
+            _ => {
+                let f = op.row().float.expect("the row takes floats, checked when recorded");
+                map2(x, w, y, |x, w| f(f64::from(x), f64::from(w)) as f32);
+            }
         }
     }
 }

@@ -2,6 +2,12 @@
 //! feed sums are fused by `mul_add`, which rounds once on every machine, and nothing else is: so the
 //! bits are the same on every instruction set. Relative errors are a few units in the last place.
 
+mod inverse;
+
+pub(crate) use inverse::{
+    acos, acosh, asin, asinh, atan, atan2, atanh, cosh, erfc, hypot, sinh, softplus, tan,
+};
+
 const LOG2E: f32 = std::f32::consts::LOG2_E;
 /// 1.5 * 2^23: adding it rounds to an integer, which the low bits then hold.
 const ROUND: f32 = 12_582_912.0;
@@ -43,6 +49,17 @@ pub(crate) fn exp(x: f32) -> f32 {
     if x <= 88.722_83 { y } else { x + f32::INFINITY }
 }
 
+/// Results below the smallest normal number are 0.
+#[inline(always)]
+pub(crate) fn exp2(x: f32) -> f32 {
+    let z = clamp(x, -150.0, 150.0);
+    let t = z + ROUND;
+    let (n, e) = reduce((z - (t - ROUND)) * std::f32::consts::LN_2);
+    let y = f32::from_bits((e + 1.0).to_bits().wrapping_add(t.to_bits().wrapping_add(n) << 23));
+    let y = if x < -126.0 { 0.0 } else { y };
+    if x < 128.0 { y } else { x + f32::INFINITY }
+}
+
 #[inline(always)]
 pub(crate) fn expm1(x: f32) -> f32 {
     let (n, e) = reduce(clamp(x, -60.0, 60.0));
@@ -69,6 +86,16 @@ pub(crate) fn log(x: f32) -> f32 {
     let y = if x == f32::INFINITY || x.is_nan() { x } else { y };
     let y = if x < 0.0 { f32::NAN } else { y };
     if x == 0.0 { f32::NEG_INFINITY } else { y }
+}
+
+/// Exact at powers of two.
+#[inline(always)]
+pub(crate) fn log2(x: f32) -> f32 {
+    let bits = x.to_bits().wrapping_sub(0x3f35_04f3);
+    let k = (bits as i32 >> 23) as f32;
+    let m = f32::from_bits((bits & 0x007f_ffff).wrapping_add(0x3f35_04f3));
+    let normal = x >= f32::MIN_POSITIVE && x < f32::INFINITY;
+    if normal { log(m).mul_add(LOG2E, k) } else { log(x) * LOG2E }
 }
 
 #[inline(always)]
@@ -192,6 +219,8 @@ pub(crate) fn pow(x: f32, w: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use std::f32::consts::PI;
+
     use wgrad_graph::Unary;
 
     use super::*;
@@ -209,6 +238,8 @@ mod tests {
     #[test]
     fn functions_are_close_to_the_rows() {
         check(Unary::Exp, exp, -87.0, 88.0, 3e-7);
+        check(Unary::Exp2, exp2, -125.0, 127.0, 3e-7);
+        check(Unary::Log2, log2, 1e-6, 50.0, 4e-7);
         check(Unary::Expm1, expm1, -20.0, 80.0, 4e-7);
         check(Unary::Expm1, expm1, -0.5, 0.5, 4e-7);
         check(Unary::Log, log, 1e-6, 50.0, 3e-7);
@@ -221,6 +252,31 @@ mod tests {
     }
 
     #[test]
+    fn inverse_functions_are_close_to_the_rows() {
+        check(Unary::Tan, tan, -1.5, 1.5, 6e-7);
+        check(Unary::Asin, asin, -1.0, 1.0, 4e-7);
+        check(Unary::Acos, acos, -1.0, 1.0, 4e-7);
+        check(Unary::Atan, atan, -30.0, 30.0, 3e-7);
+        check(Unary::Sinh, sinh, -87.0, 87.0, 8e-7);
+        check(Unary::Sinh, sinh, -1.5, 1.5, 8e-7);
+        check(Unary::Cosh, cosh, -87.0, 87.0, 8e-7);
+        check(Unary::Asinh, asinh, -3e9, 3e9, 4e-7);
+        check(Unary::Asinh, asinh, -2.0, 2.0, 5e-7);
+        check(Unary::Acosh, acosh, 1.0, 30.0, 5e-7);
+        check(Unary::Atanh, atanh, -0.999, 0.999, 5e-7);
+        check(Unary::Erfc, erfc, -6.0, 3.0, 2e-6);
+        check(Unary::Softplus, softplus, -90.0, 90.0, 4e-7);
+        for (i, x) in (-40..40).map(|i| (i, i as f32 * 0.31)) {
+            let w = (i * 7 % 13) as f32 * 0.7 - 2.0;
+            let (a, e) = (f64::from(atan2(x, w)), f64::from(x).atan2(f64::from(w)));
+            assert!((a - e).abs() < 4e-7 * e.abs().max(1e-3), "atan2({x}, {w}) = {a}, not {e}");
+        }
+        let inf = f32::INFINITY;
+        assert_eq!([atan2(0.0, -0.0), atan2(-0.0, 1.0), atan2(inf, -inf)], [PI, -0.0, 0.75 * PI]);
+        assert_eq!([hypot(3e38, 4e37).is_finite(), hypot(inf, f32::NAN) == inf], [true, true]);
+    }
+
+    #[test]
     fn edges() {
         let inf = f32::INFINITY;
         assert_eq!([exp(-inf), exp(inf), exp(0.0), exp(-104.0)], [0.0, inf, 1.0, 0.0]);
@@ -229,9 +285,15 @@ mod tests {
         assert_eq!([log(0.0), log(-0.0), log(inf), log(1.0)], [-inf, -inf, inf, 0.0]);
         assert!(log(-1.0).is_nan() && (log(1e-40) + 92.103_4).abs() < 1e-4);
         assert_eq!([log1p(0.0), log1p(-1.0), log1p(inf), log1p(1e-10)], [0.0, -inf, inf, 1e-10]);
+        assert_eq!(
+            [exp2(-inf), exp2(inf), exp2(10.0), exp2(-3.0), log2(0.125)],
+            [0.0, inf, 1024.0, 0.125, -3.0]
+        );
+        assert_eq!([log2(0.0), log2(inf), log2(1024.0)], [-inf, inf, 10.0]);
         assert_eq!([expm1(-inf), expm1(inf), expm1(1e-10)], [-1.0, inf, 1e-10]);
         assert_eq!([tanh(-inf), tanh(inf), erf(inf), erf(-inf), sigmoid(-inf)], [-1.0, 1.0, 1.0, -1.0, 0.0]);
-        for f in [exp, expm1, log, log1p, tanh, sigmoid, erf, sin, cos] {
+        let more = [tan, asin, acos, atan, sinh, cosh, asinh, acosh, atanh, erfc, softplus];
+        for f in [exp, exp2, expm1, log, log2, log1p, tanh, sigmoid, erf, sin, cos].into_iter().chain(more) {
             assert!(f(f32::NAN).is_nan());
         }
     }

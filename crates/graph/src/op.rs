@@ -210,120 +210,44 @@ impl Reduce {
     }
 }
 
-/// Elementwise functions of one operand; their rows are in `rows.rs`.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the rows say what each is")]
-pub enum Unary {
-    Neg,
-    Abs,
-    Sign,
-    Recip,
-    Exp,
-    Expm1,
-    Log,
-    Log1p,
-    Sqrt,
-    Rsqrt,
-    Sin,
-    Cos,
-    Tanh,
-    Sigmoid,
-    Relu,
-    Erf,
-    Floor,
-    Ceil,
-    Round,
-    Trunc,
-    Not,
-    LeadingZeros,
-    IsNan,
+macro_rules! rows {
+    ($(#[$doc:meta])* $name:ident, $all:literal: $($row:ident)*) => {
+        $(#[$doc])*
+        #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+        #[expect(missing_docs, reason = "the rows say what each is")]
+        pub enum $name { $($row,)* }
+
+        impl $name {
+            #[doc = $all]
+            pub const ALL: [$name; [$($name::$row),*].len()] = [$($name::$row),*];
+        }
+    };
+}
+
+rows! {
+    /// Elementwise functions of one operand; their rows are in `rows.rs`.
+    Unary, "Every unary operation.":
+    Neg Abs Sign Recip Exp Exp2 Expm1 Log Log2 Log1p Sqrt Rsqrt
+    Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh Asinh Acosh Atanh
+    Sigmoid Softplus Relu Erf Erfc Floor Ceil Round Trunc Not LeadingZeros IsNan
+}
+
+rows! {
+    /// Elementwise functions of two operands; their rows are in `rows.rs`.
+    Binary, "Every binary operation.":
+    Add Sub Mul Div FloorDiv Rem Fmod Pow Maximum Minimum
+    Atan2 Hypot Copysign Xlogy MulZero DivZero Eq Ne Lt Le
+    Gt Ge And Or Xor Shl Shr MulHigh
 }
 
 impl Unary {
-    /// Every unary operation.
-    pub const ALL: [Unary; 23] = [
-        Unary::Neg,
-        Unary::Abs,
-        Unary::Sign,
-        Unary::Recip,
-        Unary::Exp,
-        Unary::Expm1,
-        Unary::Log,
-        Unary::Log1p,
-        Unary::Sqrt,
-        Unary::Rsqrt,
-        Unary::Sin,
-        Unary::Cos,
-        Unary::Tanh,
-        Unary::Sigmoid,
-        Unary::Relu,
-        Unary::Erf,
-        Unary::Floor,
-        Unary::Ceil,
-        Unary::Round,
-        Unary::Trunc,
-        Unary::Not,
-        Unary::LeadingZeros,
-        Unary::IsNan,
-    ];
-
     /// The dtype of the result for an operand of dtype `x`.
     pub fn dtype(self, x: DType) -> DType {
         if self == Unary::IsNan { DType::Bool } else { x }
     }
 }
 
-/// Elementwise functions of two operands; their rows are in `rows.rs`.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the rows say what each is")]
-pub enum Binary {
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Rem,
-    Pow,
-    Maximum,
-    Minimum,
-    Eq,
-    Ne,
-    Lt,
-    Le,
-    Gt,
-    Ge,
-    And,
-    Or,
-    Xor,
-    Shl,
-    Shr,
-    MulHigh,
-}
-
 impl Binary {
-    /// Every binary operation.
-    pub const ALL: [Binary; 20] = [
-        Binary::Add,
-        Binary::Sub,
-        Binary::Mul,
-        Binary::Div,
-        Binary::Rem,
-        Binary::Pow,
-        Binary::Maximum,
-        Binary::Minimum,
-        Binary::Eq,
-        Binary::Ne,
-        Binary::Lt,
-        Binary::Le,
-        Binary::Gt,
-        Binary::Ge,
-        Binary::And,
-        Binary::Or,
-        Binary::Xor,
-        Binary::Shl,
-        Binary::Shr,
-        Binary::MulHigh,
-    ];
-
     /// Whether the result is a truth value.
     pub fn compares(self) -> bool {
         use Binary::{Eq, Ge, Gt, Le, Lt, Ne};

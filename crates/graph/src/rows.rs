@@ -1,12 +1,17 @@
 //! Elementwise operations, one row each: name, WGSL, f64 and integer reference, derivative, test
 //! domain, tolerance. Everything true of the function stands in its row.
 
+mod reference;
+
+use std::f64::consts::{FRAC_2_SQRT_PI, LN_2};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use crate::{Binary, DType, Unary};
+use reference as f;
 
 /// A derivative as an expression of operands and result. `X` and `W` are the first and second
-/// operand, `Y` the result. `Num(0.0)` means that no gradient flows.
+/// operand, `Y` the result. `Num(0.0)` means that no gradient flows. A gradient that arrives as 0 stays 0
+/// even where the slope is not finite, so that a branch not taken lets nothing through.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "a small expression tree")]
 pub enum Slope {
@@ -76,6 +81,7 @@ const fn on(lo: f64, hi: f64) -> Domain {
 }
 const ANY: Domain = on(-4.0, 4.0);
 const POSITIVE: Domain = on(0.1, 4.0);
+const UNIT: Domain = on(-0.9, 0.9);
 const BITS: Domain = on(0.0, 100.0);
 
 /// What is true of an elementwise operation. `F` is its function on floats, `I` on integers.
@@ -101,9 +107,15 @@ pub struct Row<F, I> {
     pub domain: Domain,
     /// Largest error accepted of an f32 kernel, relative to `max(1, |result|)`.
     pub tolerance: f64,
+    /// Whether it is long work, which fusion should not repeat often.
+    pub hard: bool,
 }
 
 impl<F, I> Row<F, I> {
+    fn hard(self) -> Self {
+        Row { hard: true, ..self }
+    }
+
     /// Whether the operation takes operands of `dtype`.
     pub fn takes(&self, dtype: DType) -> bool {
         match dtype {
@@ -137,6 +149,7 @@ fn float1(
         slopes: slope,
         domain,
         tolerance,
+        hard: false,
     }
 }
 
@@ -157,6 +170,7 @@ fn both1(
         slopes: slope,
         domain: ANY,
         tolerance: 1e-6,
+        hard: false,
     }
 }
 
@@ -171,6 +185,7 @@ fn int1(name: &'static str, wgsl: &'static str, i: fn(i64) -> i64, takes_bool: b
         slopes: Vec::new,
         domain: BITS,
         tolerance: 0.0,
+        hard: false,
     }
 }
 
@@ -178,25 +193,39 @@ impl Unary {
     /// Everything true of the operation.
     #[rustfmt::skip]
     pub fn row(self) -> UnaryRow {
+        use Binary::Le;
         use Slope::{Num, X, Y};
-        use Unary::{Abs, Ceil, Cos, Erf, Exp, Expm1, Floor, IsNan, LeadingZeros, Log, Log1p, Neg, Not, Recip, Relu, Round, Rsqrt, Sigmoid, Sign, Sin, Sqrt, Tanh, Trunc};
+        use Unary::{Abs, Acos, Acosh, Asin, Asinh, Atan, Atanh, Ceil, Cos, Cosh, Erf, Erfc, Exp, Exp2, Expm1, Floor, IsNan, LeadingZeros, Log, Log1p, Log2, Neg, Not, Recip, Relu, Round, Rsqrt, Sigmoid, Sign, Sin, Sinh, Softplus, Sqrt, Tan, Tanh, Trunc};
         match self {
             Neg     => both1("neg", ["-x", "(0 - x)"], |x| -x, |x| -x, || vec![Num(-1.0)]),
             Abs     => both1("abs", ["abs(x)", "abs(x)"], f64::abs, i64::abs, || vec![un(Sign, X)]),
-            Sign    => both1("sign", ["wg_sign(x)", "wg_isign(x)"], sign, i64::signum, || vec![Num(0.0)]),
+            Sign    => both1("sign", ["wg_sign(x)", "wg_isign(x)"], f::sign, i64::signum, || vec![Num(0.0)]),
             Recip   => float1("recip", "(1.0 / x)", f64::recip, || vec![-(Y * Y)], POSITIVE, 1e-6),
-            Exp     => float1("exp", "exp(x)", f64::exp, || vec![Y], ANY, 2e-6),
-            Expm1   => float1("expm1", "wg_expm1(x)", f64::exp_m1, || vec![Y + 1.0], ANY, 2e-6),
-            Log     => float1("log", "log(x)", f64::ln, || vec![1.0 / X], POSITIVE, 2e-6),
-            Log1p   => float1("log1p", "wg_log1p(x)", f64::ln_1p, || vec![1.0 / (X + 1.0)], POSITIVE, 2e-6),
+            Exp     => float1("exp", "exp(x)", f64::exp, || vec![Y], ANY, 2e-6).hard(),
+            Exp2    => float1("exp2", "exp2(x)", f64::exp2, || vec![LN_2 * Y], ANY, 2e-6).hard(),
+            Expm1   => float1("expm1", "wg_expm1(x)", f64::exp_m1, || vec![Y + 1.0], ANY, 2e-6).hard(),
+            Log     => float1("log", "log(x)", f64::ln, || vec![1.0 / X], POSITIVE, 2e-6).hard(),
+            Log2    => float1("log2", "log2(x)", f64::log2, || vec![LN_2.recip() / X], POSITIVE, 2e-6).hard(),
+            Log1p   => float1("log1p", "wg_log1p(x)", f64::ln_1p, || vec![1.0 / (X + 1.0)], POSITIVE, 2e-6).hard(),
             Sqrt    => float1("sqrt", "sqrt(x)", f64::sqrt, || vec![0.5 / Y], POSITIVE, 1e-6),
             Rsqrt   => float1("rsqrt", "inverseSqrt(x)", |x| x.sqrt().recip(), || vec![-0.5 * (Y * Y * Y)], POSITIVE, 2e-6),
-            Sin     => float1("sin", "wg_sin(x)", f64::sin, || vec![un(Cos, X)], ANY, 2e-6),
-            Cos     => float1("cos", "wg_cos(x)", f64::cos, || vec![-un(Sin, X)], ANY, 2e-6),
-            Tanh    => float1("tanh", "wg_tanh(x)", f64::tanh, || vec![1.0 - Y * Y], ANY, 2e-6),
-            Sigmoid => float1("sigmoid", "wg_sigmoid(x)", |x| 1.0 / (1.0 + (-x).exp()), || vec![Y * (1.0 - Y)], ANY, 2e-6),
-            Relu    => both1("relu", ["wg_relu(x)", "wg_irelu(x)"], |x| if x <= 0.0 { 0.0 } else { x }, |x| x.max(0), || vec![cond(bin(Binary::Le, Y, 0.0), 0.0, 1.0)]),
-            Erf     => float1("erf", "wg_erf(x)", erf, || vec![std::f64::consts::FRAC_2_SQRT_PI * un(Exp, -(X * X))], ANY, 2e-6),
+            Sin     => float1("sin", "wg_sin(x)", f64::sin, || vec![un(Cos, X)], ANY, 2e-6).hard(),
+            Cos     => float1("cos", "wg_cos(x)", f64::cos, || vec![-un(Sin, X)], ANY, 2e-6).hard(),
+            Tan     => float1("tan", "wg_tan(x)", f64::tan, || vec![Y * Y + 1.0], on(-1.4, 1.4), 2e-6).hard(),
+            Asin    => float1("asin", "wg_asin(x)", f64::asin, || vec![un(Rsqrt, (1.0 - X) * (X + 1.0))], UNIT, 2e-6).hard(),
+            Acos    => float1("acos", "wg_acos(x)", f64::acos, || vec![-un(Rsqrt, (1.0 - X) * (X + 1.0))], UNIT, 2e-6).hard(),
+            Atan    => float1("atan", "wg_atan(x)", f64::atan, || vec![1.0 / (X * X + 1.0)], ANY, 2e-6).hard(),
+            Sinh    => float1("sinh", "wg_sinh(x)", f64::sinh, || vec![un(Cosh, X)], ANY, 2e-6).hard(),
+            Cosh    => float1("cosh", "wg_cosh(x)", f64::cosh, || vec![un(Sinh, X)], ANY, 2e-6).hard(),
+            Tanh    => float1("tanh", "wg_tanh(x)", f64::tanh, || vec![1.0 - Y * Y], ANY, 2e-6).hard(),
+            Asinh   => float1("asinh", "wg_asinh(x)", f::asinh, || vec![un(Rsqrt, X * X + 1.0)], ANY, 2e-6).hard(),
+            Acosh   => float1("acosh", "wg_acosh(x)", f::acosh, || vec![un(Rsqrt, (X - 1.0) * (X + 1.0))], on(1.2, 4.0), 2e-6).hard(),
+            Atanh   => float1("atanh", "wg_atanh(x)", f::atanh, || vec![1.0 / ((1.0 - X) * (X + 1.0))], UNIT, 2e-6).hard(),
+            Sigmoid => float1("sigmoid", "wg_sigmoid(x)", |x| 1.0 / (1.0 + (-x).exp()), || vec![Y * (1.0 - Y)], ANY, 2e-6).hard(),
+            Softplus => float1("softplus", "wg_softplus(x)", |x| if x > 0.0 { x + (-x).exp().ln_1p() } else { x.exp().ln_1p() }, || vec![un(Sigmoid, X)], ANY, 2e-6).hard(),
+            Relu    => both1("relu", ["wg_relu(x)", "wg_irelu(x)"], |x| if x <= 0.0 { 0.0 } else { x }, |x| x.max(0), || vec![cond(bin(Le, Y, 0.0), 0.0, 1.0)]),
+            Erf     => float1("erf", "wg_erf(x)", f::erf, || vec![FRAC_2_SQRT_PI * un(Exp, -(X * X))], ANY, 2e-6).hard(),
+            Erfc    => float1("erfc", "wg_erfc(x)", f::erfc, || vec![-FRAC_2_SQRT_PI * un(Exp, -(X * X))], ANY, 2e-6).hard(),
             Floor   => both1("floor", ["floor(x)", "x"], f64::floor, |x| x, || vec![Num(0.0)]),
             Ceil    => both1("ceil", ["ceil(x)", "x"], f64::ceil, |x| x, || vec![Num(0.0)]),
             Round   => both1("round", ["round(x)", "x"], f64::round_ties_even, |x| x, || vec![Num(0.0)]),
@@ -206,34 +235,6 @@ impl Unary {
             IsNan   => Row { int: Some(|_| 0), wgsl_int: "false", ..float1("is_nan", "wg_is_nan(x)", |x| f64::from(u8::from(x.is_nan())), Vec::new, ANY, 0.0) },
         }
     }
-}
-
-fn sign(x: f64) -> f64 {
-    if x == 0.0 || x.is_nan() { x } else { x.signum() }
-}
-
-/// The error function: its Maclaurin series where that converges fast, else one minus the continued
-/// fraction of the complement; relative error below 1e-15.
-fn erf(x: f64) -> f64 {
-    let a = x.abs();
-    if a.is_nan() {
-        return x;
-    }
-    if a < 2.5 {
-        let (mut term, mut sum, mut n) = (x, x, 0.0);
-        while f64::abs(term) > 1e-18 * f64::abs(sum) {
-            n += 1.0;
-            term *= -x * x / n;
-            sum += term / (2.0 * n + 1.0);
-        }
-        return sum * std::f64::consts::FRAC_2_SQRT_PI;
-    }
-    if a > 6.5 {
-        return x.signum();
-    }
-    let fraction = (1..=60).rev().fold(a, |f, k| a + f64::from(k) / 2.0 / f);
-    let complement = (-a * a).exp() / fraction / std::f64::consts::PI.sqrt();
-    (1.0 - complement).copysign(x)
 }
 
 #[expect(clippy::too_many_arguments, reason = "the fields of a row, in order")]
@@ -247,7 +248,18 @@ const fn binary(
     domain: Domain,
     tolerance: f64,
 ) -> BinaryRow {
-    Row { name, wgsl: wgsl[0], wgsl_int: wgsl[1], float, int, takes_bool, slopes, domain, tolerance }
+    Row {
+        name,
+        wgsl: wgsl[0],
+        wgsl_int: wgsl[1],
+        float,
+        int,
+        takes_bool,
+        slopes,
+        domain,
+        tolerance,
+        hard: false,
+    }
 }
 
 fn compare(
@@ -265,29 +277,47 @@ fn bits(name: &'static str, wgsl: &'static str, int: fn(i64, i64) -> i64, takes_
 
 impl Binary {
     /// Everything true of the operation. At a tie, maximum and minimum give half the gradient to
-    /// each operand. Integer division and remainder by 0 give 0.
+    /// each operand. Integer quotients and remainders by 0 are 0.
     #[rustfmt::skip]
     pub fn row(self) -> BinaryRow {
-        use Binary::{Add, And, Div, Eq, Ge, Gt, Le, Lt, Maximum, Minimum, Mul, MulHigh, Ne, Or, Pow, Rem, Shl, Shr, Sub, Xor};
+        use Binary::{Add, And, Atan2, Copysign, Div, DivZero, Eq, FloorDiv, Fmod, Ge, Gt, Hypot, Le, Lt, Maximum, Minimum, Mul, MulHigh, MulZero, Ne, Or, Pow, Rem, Shl, Shr, Sub, Xlogy, Xor};
         use Slope::{Num, W, X, Y};
+        use Unary::{Floor, Log, Sign, Trunc};
         fn t(b: bool) -> f64 { f64::from(u8::from(b)) }
         fn half(ahead: Binary) -> Vec<Slope> {
             let part = |a: Slope, b: Slope| cond(bin(ahead, a.clone(), b.clone()), 1.0, cond(bin(Eq, a, b), 0.5, 0.0));
             vec![part(X, W), part(W, X)]
+        }
+        // A quotient by the distance from the origin, where no gradient flows.
+        fn by_radius(x: Slope) -> Slope {
+            cond(bin(Eq, bin(Hypot, X, W), 0.0), 0.0, x / bin(Hypot, X, W))
         }
         match self {
             Add => binary("add", ["(x + w)", "(x + w)"], Some(|a, b| a + b), Some(i64::wrapping_add), false, || vec![Num(1.0), Num(1.0)], ANY, 1e-6),
             Sub => binary("sub", ["(x - w)", "(x - w)"], Some(|a, b| a - b), Some(i64::wrapping_sub), false, || vec![Num(1.0), Num(-1.0)], ANY, 1e-6),
             Mul => binary("mul", ["(x * w)", "(x * w)"], Some(|a, b| a * b), Some(i64::wrapping_mul), false, || vec![W, X], ANY, 1e-6),
             Div => binary("div", ["(x / w)", "wg_idiv(x, w)"], Some(|a, b| a / b), Some(|a, b| if b == 0 { 0 } else { a / b }), false, || vec![1.0 / W, -(Y / W)], POSITIVE, 1e-6),
-            // The remainder has the sign of the divisor, as in Python and PyTorch.
-            Rem => binary("rem", ["wg_rem(x, w)", "wg_irem(x, w)"], Some(|a, b| a - b * (a / b).floor()), Some(|a, b| if b == 0 { 0 } else { (a % b + b) % b }), false, || vec![Num(1.0), -un(Unary::Floor, X / W)], POSITIVE, 4e-6),
-            Pow => binary("pow", ["wg_pow(x, w)", ""], Some(f64::powf), None, false, || vec![
+            FloorDiv => binary("floor_div", ["wg_floor_div(x, w)", "wg_ifloor_div(x, w)"], Some(f::floor_div), Some(f::floor_div_int), false, || vec![Num(0.0), Num(0.0)], POSITIVE, 1e-6).hard(),
+            // The remainder has the sign of the divisor, as in Python and PyTorch; that of fmod has the
+            // sign of the dividend.
+            Rem => binary("rem", ["wg_rem(x, w)", "wg_irem(x, w)"], Some(f::rem), Some(|a, b| if b == 0 { 0 } else { (a % b + b) % b }), false, || vec![Num(1.0), -un(Floor, X / W)], POSITIVE, 1e-6).hard(),
+            Fmod => binary("fmod", ["wg_fmod(x, w)", "wg_ifmod(x, w)"], Some(|a, b| a % b), Some(|a, b| if b == 0 { 0 } else { a % b }), false, || vec![Num(1.0), -un(Trunc, X / W)], POSITIVE, 1e-6).hard(),
+            Pow => binary("pow", ["wg_pow(x, w)", "wg_ipow(x, w)"], Some(f64::powf), Some(f::pow_int), false, || vec![
                 cond(bin(Eq, W, 0.0), 0.0, W * bin(Pow, X, W - 1.0)),
-                cond(bin(Gt, X, 0.0), Y * un(Unary::Log, cond(bin(Gt, X, 0.0), X, 1.0)), 0.0),
-            ], POSITIVE, 2e-5),
+                cond(bin(Gt, X, 0.0), Y * un(Log, cond(bin(Gt, X, 0.0), X, 1.0)), 0.0),
+            ], POSITIVE, 2e-5).hard(),
             Maximum => binary("maximum", ["wg_max(x, w)", "max(x, w)"], Some(|a, b| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }), Some(i64::max), false, || half(Gt), ANY, 0.0),
             Minimum => binary("minimum", ["wg_min(x, w)", "min(x, w)"], Some(|a, b| if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) }), Some(i64::min), false, || half(Lt), ANY, 0.0),
+            Atan2 => binary("atan2", ["wg_atan2(x, w)", ""], Some(f64::atan2), None, false, || vec![by_radius(W / bin(Hypot, X, W)), by_radius(-(X / bin(Hypot, X, W)))], ANY, 2e-6).hard(),
+            Hypot => binary("hypot", ["wg_hypot(x, w)", ""], Some(f64::hypot), None, false, || vec![cond(bin(Eq, Y, 0.0), 0.0, X / Y), cond(bin(Eq, Y, 0.0), 0.0, W / Y)], ANY, 1e-6),
+            Copysign => binary("copysign", ["wg_copysign(x, w)", ""], Some(f64::copysign), None, false, || vec![un(Sign, X) * un(Sign, Y), Num(0.0)], ANY, 0.0),
+            Xlogy => binary("xlogy", ["wg_xlogy(x, w)", ""], Some(|a, b| if a == 0.0 && !b.is_nan() { 0.0 } else { a * b.ln() }), None, false, || vec![
+                cond(bin(Eq, X, 0.0), cond(bin(Gt, W, 0.0), un(Log, W), 0.0), un(Log, W)),
+                X / W,
+            ], POSITIVE, 2e-6).hard(),
+            // Products with gradients: what arrives as 0 stays 0.
+            MulZero => binary("mul_zero", ["wg_mul_zero(x, w)", ""], Some(|a, b| if a == 0.0 { 0.0 } else { a * b }), None, false, || vec![W, X], ANY, 1e-6),
+            DivZero => binary("div_zero", ["wg_div_zero(x, w)", ""], Some(|a, b| if a == 0.0 { 0.0 } else { a / b }), None, false, || vec![1.0 / W, -bin(DivZero, Y, W)], POSITIVE, 1e-6),
             Eq  => compare("eq", ["(x == w)", "(x == w)"], |a, b| t(a == b), |a, b| i64::from(a == b)),
             Ne  => compare("ne", ["!(x == w)", "(x != w)"], |a, b| t(a != b), |a, b| i64::from(a != b)),
             Lt  => compare("lt", ["(x < w)", "(x < w)"], |a, b| t(a < b), |a, b| i64::from(a < b)),
@@ -307,22 +337,6 @@ impl Binary {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn erf_has_the_known_values() {
-        let known = [
-            (0.5, 0.520_499_877_813_046_5),
-            (1.0, 0.842_700_792_949_714_9),
-            (2.4, 0.999_311_486_103_355),
-            (2.6, 0.999_763_965_583_470_7),
-            (4.0, 0.999_999_984_582_742_1),
-        ];
-        for (x, y) in known {
-            assert!((erf(x) - y).abs() < 2e-15, "erf({x}) = {}", erf(x));
-            assert_eq!(erf(-x), -erf(x));
-        }
-        assert!(erf(f64::NAN).is_nan());
-    }
 
     #[test]
     fn names_are_unique() {

@@ -201,7 +201,7 @@ impl Program<'_> {
             0 | 1 if keep => (t.try_sum_keepdim(axes)?, n as f64 * x.size, x.digits),
             0 | 1 => (t.try_sum(axes)?, n as f64 * x.size, x.digits),
             2 if float => (t.try_mean(axes)?, x.size, INEXACT),
-            3 if float => (t.try_var_keepdim(axes)?, x.size * x.size, INEXACT),
+            3 if float => (t.try_var_keepdim(axes, 0)?, x.size * x.size, INEXACT),
             4 | 5 if float && !x.exact() && self.shift.is_none() => {
                 (t.try_max(axes)?.detach(), x.size, INEXACT)
             }

@@ -1,11 +1,11 @@
-//! Elementwise functions of two operands, operators, casts and selection. Shapes broadcast by NumPy's
-//! rule, dtypes promote by `DType::promote`.
+//! Elementwise functions of two operands, operators and casts. Shapes broadcast by NumPy's rule, dtypes
+//! promote by `DType::promote`.
 
 use std::ops;
 
 use wgrad_graph::{Binary, DType, Op};
 
-use super::{Operand, cast, expand, meet, or_panic};
+use super::{Operand, cast, meet, or_panic};
 use crate::{Result, Scalar, Tensor};
 
 /// `op` elementwise, after broadcasting and promotion.
@@ -20,23 +20,100 @@ pub(crate) fn binary(op: Binary, x: Tensor, w: impl Operand) -> Result<Tensor> {
     Tensor::record(Op::Binary(op), &[x, w], None, None)
 }
 
+/// Both operands as truth values: whether they are not 0.
+#[track_caller]
+fn truths(x: Tensor, w: impl Operand) -> Result<[Tensor; 2]> {
+    let w = w.tensor(x)?;
+    Ok([cast(x, DType::Bool)?, cast(w, DType::Bool)?])
+}
+
 methods! { impl Tensor, Self;
+    /// The elementwise function `op`, by its row; broadcasts and promotes.
+    binary try_binary(self, op: Binary, w: impl Operand) -> Tensor { binary(op, self, w) }
+
     /// `x + w`.
     add try_add(self, w: impl Operand) -> Tensor { binary(Binary::Add, self, w) }
     /// `x - w`.
     sub try_sub(self, w: impl Operand) -> Tensor { binary(Binary::Sub, self, w) }
     /// `x * w`.
     mul try_mul(self, w: impl Operand) -> Tensor { binary(Binary::Mul, self, w) }
-    /// `x / w`. Integers divide towards zero; by 0 they give 0.
+    /// `x / w`. Integers divide towards zero; by 0 they give 0, and the most negative one by -1 wraps to
+    /// itself.
     div try_div(self, w: impl Operand) -> Tensor { binary(Binary::Div, self, w) }
-    /// `x - w * floor(x / w)`: the remainder with the sign of `w`.
+    /// The largest whole number at most the exact `x / w`. No gradient.
+    ///
+    /// Numerics: not `floor(x / w)`, whose quotient may round up to a whole number first: `1 // 0.1` is 9.
+    /// By 0, floats give `x / w`, integers 0.
+    floor_div try_floor_div(self, w: impl Operand) -> Tensor { binary(Binary::FloorDiv, self, w) }
+    /// The remainder with the sign of `w`: `x - w * floor(x / w)`, as in Python.
+    ///
+    /// Gradient: `g` to `x`, `-floor(x / w) * g` to `w`. Numerics: exact while the quotient is below
+    /// `2^24`. By 0, floats give NaN, integers 0.
     rem try_rem(self, w: impl Operand) -> Tensor { binary(Binary::Rem, self, w) }
-    /// `x ^ w`. Gradient by `w`: 0 where `x <= 0`.
-    pow try_pow(self, w: impl Operand) -> Tensor { binary(Binary::Pow, self, w) }
+    /// As [`Tensor::rem`], by its name in PyTorch.
+    remainder try_remainder(self, w: impl Operand) -> Tensor { self.try_rem(w) }
+    /// The remainder with the sign of `x`: `x - w * trunc(x / w)`, as in C.
+    ///
+    /// Gradient: `g` to `x`, `-trunc(x / w) * g` to `w`. Numerics: as [`Tensor::rem`].
+    fmod try_fmod(self, w: impl Operand) -> Tensor { binary(Binary::Fmod, self, w) }
+    /// `x ^ w`; a negative base has real powers with whole exponents alone, else NaN. Integers have integer
+    /// powers, which wrap; with a negative exponent they are 0, but for the bases 1 and -1.
+    ///
+    /// Gradient: `w * x^(w-1)` to `x` (0 for `w = 0`, also at `x = 0`), `y * log(x)` to `w` (0 where
+    /// `x <= 0`). The literal exponents 2, 0.5 and -1 are a square, a root and a reciprocal.
+    pow try_pow(self, w: impl Operand) -> Tensor {
+        let float = self.try_out()?.dtype.is_float();
+        match w.literal() {
+            Some(2.0) => self.try_square(),
+            Some(0.5) if float => self.try_sqrt(),
+            Some(-1.0) if float => self.try_recip(),
+            _ => binary(Binary::Pow, self, w),
+        }
+    }
     /// The larger of both; NaN if either is. Gradient: half to each at a tie.
     maximum try_maximum(self, w: impl Operand) -> Tensor { binary(Binary::Maximum, self, w) }
     /// The smaller of both; NaN if either is. Gradient: half to each at a tie.
     minimum try_minimum(self, w: impl Operand) -> Tensor { binary(Binary::Minimum, self, w) }
+    /// The larger of both; the other one where one is NaN.
+    fmax try_fmax(self, w: impl Operand) -> Tensor {
+        let [x, w] = meet("fmax", self, w.tensor(self)?)?;
+        x.try_is_nan()?.try_select(w, w.try_is_nan()?.try_select(x, x.try_maximum(w)?)?)
+    }
+    /// The smaller of both; the other one where one is NaN.
+    fmin try_fmin(self, w: impl Operand) -> Tensor {
+        let [x, w] = meet("fmin", self, w.tensor(self)?)?;
+        x.try_is_nan()?.try_select(w, w.try_is_nan()?.try_select(x, x.try_minimum(w)?)?)
+    }
+    /// The angle in `-pi ..= pi` of the point `(w, x)` from the axis of `w`. Gradient: 0 at the origin.
+    atan2 try_atan2(self, w: impl Operand) -> Tensor { binary(Binary::Atan2, self, w) }
+    /// `sqrt(x^2 + w^2)`, without overflow on the way. Gradient: 0 at the origin.
+    hypot try_hypot(self, w: impl Operand) -> Tensor { binary(Binary::Hypot, self, w) }
+    /// `|x|` with the sign of `w`, by its sign bit: also that of -0 and NaN. Gradient: `g` or `-g` to `x`,
+    /// 0 where `x` is 0; none to `w`.
+    copysign try_copysign(self, w: impl Operand) -> Tensor { binary(Binary::Copysign, self, w) }
+    /// `x * log(w)`, 0 where `x` is 0 (but NaN where `w` is). Gradient: `log(w)` to `x` (0 where `x` is 0
+    /// and `w` not positive), `x / w` to `w`.
+    xlogy try_xlogy(self, w: impl Operand) -> Tensor { binary(Binary::Xlogy, self, w) }
+    /// `x * w`, 0 where `x` is 0 even if `w` is not finite: how gradients multiply. Gradient: that of
+    /// [`Tensor::mul`].
+    mul_zero try_mul_zero(self, w: impl Operand) -> Tensor { binary(Binary::MulZero, self, w) }
+    /// `x / w`, 0 where `x` is 0 even if `w` is 0 or NaN. Gradient: that of [`Tensor::div`].
+    div_zero try_div_zero(self, w: impl Operand) -> Tensor { binary(Binary::DivZero, self, w) }
+    /// `x + t * (w - x)`, exact at `t = 0` and `t = 1`.
+    lerp try_lerp(self, w: impl Operand, t: impl Operand) -> Tensor {
+        let [x, w] = meet("lerp", self, w.tensor(self)?)?;
+        let t = t.tensor(x)?;
+        let way = w.try_sub(x)?;
+        let from_end = w.try_sub(way.try_mul(t.try_neg()?.try_add(1.0)?)?)?;
+        t.try_lt(0.5)?.try_select(x.try_add(way.try_mul(t)?)?, from_end)
+    }
+    /// `log(e^x + e^w)`, without overflow. Gradient: `sigmoid(x - w)` to `x`, the rest to `w`.
+    logaddexp try_logaddexp(self, w: impl Operand) -> Tensor {
+        let [x, w] = meet("logaddexp", self, w.tensor(self)?)?;
+        // Equal operands may be infinities, whose difference is NaN.
+        let apart = x.try_eq(w)?.try_select(0.0, x.try_sub(w)?)?;
+        x.try_maximum(w)?.try_add(apart.try_abs()?.try_neg()?.try_softplus()?)
+    }
     /// Whether `x == w`, elementwise.
     eq try_eq(self, w: impl Operand) -> Tensor { binary(Binary::Eq, self, w) }
     /// Whether `x != w`, elementwise.
@@ -62,37 +139,25 @@ methods! { impl Tensor, Self;
     /// The upper 32 bits of the 64-bit product of integers.
     mul_high try_mul_high(self, w: impl Operand) -> Tensor { binary(Binary::MulHigh, self, w) }
 
-    /// `min(max(x, lo), hi)`, so `hi` everywhere if `lo` is larger; keeps NaN. Gradient: 0 on and beyond
-    /// the limits, where it goes to the limit itself; to a NaN it passes.
-    clamp try_clamp(self, lo: impl Operand, hi: impl Operand) -> Tensor {
-        let (lo, hi) = (lo.tensor(self)?, hi.tensor(self)?);
-        let above = self.try_le(lo)?.try_select(lo, self)?;
-        above.try_ge(hi)?.try_select(hi, above)
+    /// Whether both are not 0.
+    logical_and try_logical_and(self, w: impl Operand) -> Tensor {
+        let [x, w] = truths(self, w)?;
+        x.try_and(w)
+    }
+    /// Whether one of both is not 0.
+    logical_or try_logical_or(self, w: impl Operand) -> Tensor {
+        let [x, w] = truths(self, w)?;
+        x.try_or(w)
+    }
+    /// Whether exactly one of both is not 0.
+    logical_xor try_logical_xor(self, w: impl Operand) -> Tensor {
+        let [x, w] = truths(self, w)?;
+        x.try_xor(w)
     }
 
     /// Elements converted to `dtype`: float to integer truncates and saturates (NaN becomes 0),
     /// integers wrap, to bool is `x != 0`. Gradient: between floats alone.
     cast try_cast(self, dtype: DType) -> Tensor { cast(self, dtype) }
-
-    /// `c ? a : b` elementwise, where this tensor is the bool `c`; the three broadcast.
-    /// Gradient: to `a` where true, to `b` where false, exactly 0 elsewhere.
-    select try_select(self, a: impl Operand, b: impl Operand) -> Tensor {
-        let (beside_a, beside_b) = (b.known().unwrap_or(self), a.known().unwrap_or(self));
-        let (a, b) = (a.tensor(beside_a)?, b.tensor(beside_b)?);
-        let [a, b] = meet("select", a, b)?;
-        let (c, whole) = (self.try_out()?.shape, a.try_out()?.shape);
-        let Some(shape) = c.broadcast(&whole) else {
-            refuse!([self, a, b] Shape, "select", "condition {c} and values {whole} do not broadcast");
-        };
-        let [c, a, b] = [expand(self, shape)?, expand(a, shape)?, expand(b, shape)?];
-        Tensor::record(Op::Select, &[c, a, b], None, None)
-    }
-
-    /// `value` where `mask` is true, else `x`.
-    masked_fill try_masked_fill(self, mask: Tensor, value: impl Operand) -> Tensor {
-        let value = value.tensor(self)?;
-        mask.try_select(value, self)
-    }
 }
 
 macro_rules! operators {

@@ -43,6 +43,7 @@ mod args;
 mod arith;
 mod attention;
 mod channel;
+mod choice;
 mod contract;
 mod create;
 mod distance;
@@ -61,12 +62,15 @@ mod scan;
 mod slice;
 mod softmax;
 mod sort;
+mod statistics;
 mod tile;
 mod unary;
 mod windows;
 
 pub use args::{AxesArg, Cut, DimsArg};
 pub use attention::{Attention, Pairing};
+pub use choice::{Close, NanToNum};
+pub use create::Indexing;
 pub use distance::PairwiseDistance;
 pub use linalg::DotAxes;
 pub use loss::{

@@ -19,6 +19,11 @@ pub trait Operand {
 
     /// The operand if it is a tensor already.
     fn known(&self) -> Option<Tensor>;
+
+    /// The operand if it is a number that never changes.
+    fn literal(&self) -> Option<f64> {
+        None
+    }
 }
 
 impl Operand for Tensor {
@@ -41,6 +46,10 @@ impl Operand for f64 {
     fn known(&self) -> Option<Tensor> {
         None
     }
+
+    fn literal(&self) -> Option<f64> {
+        Some(*self)
+    }
 }
 
 impl Operand for f32 {
@@ -51,6 +60,10 @@ impl Operand for f32 {
 
     fn known(&self) -> Option<Tensor> {
         None
+    }
+
+    fn literal(&self) -> Option<f64> {
+        Some(f64::from(*self))
     }
 }
 
@@ -74,6 +87,10 @@ impl Operand for i32 {
 
     fn known(&self) -> Option<Tensor> {
         None
+    }
+
+    fn literal(&self) -> Option<f64> {
+        Some(f64::from(*self))
     }
 }
 

@@ -35,6 +35,9 @@ const NORMAL: Table = Table { name: "normal", make: normal_table, shift: 7, bits
 /// Values between -3.2 and 22.9.
 const GUMBEL: Table = Table { name: "gumbel", make: gumbel_table, shift: 4, bits: 26 };
 
+/// Values between 2^-27 and 22.9.
+const EXPONENTIAL: Table = Table { name: "exponential", make: exponential_table, shift: 0, bits: 27 };
+
 impl Table {
     /// The table of the function that takes the probability `q` of a tail and whether it is the upper.
     fn fill(&self, inverse: impl Fn(f64, bool) -> f64) -> HostTensor {
@@ -83,6 +86,12 @@ fn gumbel_table() -> HostTensor {
     GUMBEL.fill(|q, upper| if upper { -(-(-q).ln_1p()).ln() } else { -(-q.ln()).ln() })
 }
 
+fn exponential_table() -> HostTensor {
+    // Above 0, also where the probability is less than an entry can tell from it.
+    let least = f64::powi(2.0, -27);
+    EXPONENTIAL.fill(|q, upper| if upper { -q.ln() } else { (-(-q).ln_1p()).max(least) })
+}
+
 /// The `z` of which `P(Z > z) = q` for a standard normal `Z`; `q` at most one half.
 fn upper_quantile(q: f64) -> f64 {
     // Abramowitz and Stegun 26.2.23 to 5e-4, then Newton on the logarithm of the tail.
@@ -109,6 +118,20 @@ fn upper_tail(z: f64) -> f64 {
         return 0.5 - density * sum;
     }
     density / (1..=120).rev().fold(z, |f, k| z + f64::from(k) / f)
+}
+
+/// `x * scale + shift`, where `x` is at most `most`. The product passes a limit that it never reaches, so
+/// that no driver can fuse it with the sum, which would round once instead of twice.
+#[track_caller]
+fn affine(x: Tensor, scale: f64, shift: f64, most: f64) -> Result<Tensor> {
+    x.try_mul(scale)?.try_minimum(most * scale.abs())?.try_add(shift)
+}
+
+/// `x` as a float of the dtype of `like`, f32 beside other dtypes.
+#[track_caller]
+fn as_float_of(like: Tensor, x: Tensor) -> Result<Tensor> {
+    let dtype = like.try_out()?.dtype;
+    if dtype.is_float() { cast(x, dtype) } else { Ok(x) }
 }
 
 /// The draws behind the methods of [`Pass`] and [`Tensor`].
@@ -150,6 +173,34 @@ methods! { impl Pass, &Self;
         self.id().uniform(stream, shape.into())
     }
 
+    /// Uniform in `range`, as f32; `range.end` is never drawn.
+    uniform try_uniform(self, stream: &str, shape: impl Into<Shape>, range: Range<f32>) -> Tensor {
+        let span = range.end - range.start;
+        if !(span > 0.0 && span.is_finite()) {
+            refuse!(Argument, "uniform", "{range:?} is empty, or not finite");
+        }
+        let unit = self.id().uniform(stream, shape.into())?;
+        let x = affine(unit, f64::from(span), f64::from(range.start), 1.0)?;
+        // The sum may round up to the end.
+        x.try_minimum(range.end.next_down())
+    }
+
+    /// Normal with this mean and standard deviation, up to 6.2 standard deviations from the mean.
+    normal try_normal(self, stream: &str, shape: impl Into<Shape>, mean: f64, std: f64) -> Tensor {
+        if !(std >= 0.0 && std.is_finite()) {
+            refuse!(Argument, "normal", "standard deviation {std}");
+        }
+        affine(self.id().by_table(&NORMAL, stream, shape.into())?, std, mean, 8.0)
+    }
+
+    /// Exponential with this rate, whose mean is `1 / rate`; above 0, up to `22.9 / rate`.
+    exponential try_exponential(self, stream: &str, shape: impl Into<Shape>, rate: f64) -> Tensor {
+        if !(rate > 0.0 && rate.is_finite()) {
+            refuse!(Argument, "exponential", "rate {rate}");
+        }
+        self.id().by_table(&EXPONENTIAL, stream, shape.into())?.try_mul(rate.recip())
+    }
+
     /// Normal with mean 0 and standard deviation 1, up to 6.2 standard deviations.
     randn try_randn(self, stream: &str, shape: impl Into<Shape>) -> Tensor {
         self.id().by_table(&NORMAL, stream, shape.into())
@@ -184,14 +235,19 @@ methods! { impl Pass, &Self;
 }
 
 methods! { impl Tensor, Self;
-    /// Uniform in `[0, 1)` with this shape.
+    /// Uniform in `[0, 1)` with this shape and float dtype.
     rand_like try_rand_like(self, stream: &str) -> Tensor {
-        pass_of(self)?.uniform(stream, self.try_out()?.shape)
+        as_float_of(self, pass_of(self)?.uniform(stream, self.try_out()?.shape)?)
     }
 
-    /// Standard normal with this shape.
+    /// Standard normal with this shape and float dtype.
     randn_like try_randn_like(self, stream: &str) -> Tensor {
-        pass_of(self)?.by_table(&NORMAL, stream, self.try_out()?.shape)
+        as_float_of(self, pass_of(self)?.by_table(&NORMAL, stream, self.try_out()?.shape)?)
+    }
+
+    /// True with probability `x` (to `2^-24`), elementwise. No gradient.
+    bernoulli try_bernoulli(self, stream: &str) -> Tensor {
+        pass_of(self)?.uniform(stream, self.try_out()?.shape)?.try_lt(self)
     }
 
     /// Standard Gumbel with this shape.
@@ -304,6 +360,19 @@ mod tests {
         let cdf = |x: f64| if x < 0.0 { upper_tail(-x) } else { 1.0 - upper_tail(x) };
         // Critical distance at 1e-3: 1.95 / sqrt(n).
         assert!(kolmogorov(&mut samples, cdf) < 1.95 / 1024.0);
+    }
+
+    #[test]
+    fn exponential_is_exponential() {
+        let entries = exponential_table().to_vec::<u32>();
+        let mut samples: Vec<f64> =
+            words(1 << 20).map(|b| f64::from(value(&EXPONENTIAL, &entries, b))).collect();
+        let [mean, std, skew, _] = moments(&samples);
+        assert!((mean - 1.0).abs() < 4e-3 && (std - 1.0).abs() < 6e-3 && (skew - 2.0).abs() < 0.05);
+        assert!(kolmogorov(&mut samples, |x| 1.0 - (-x).exp()) < 1.95 / 1024.0);
+        assert!(value(&EXPONENTIAL, &entries, 0) > 0.0);
+        let extreme = f64::from(value(&EXPONENTIAL, &entries, 1));
+        assert!((extreme - 33.0 * LN_2).abs() < 1e-5, "{extreme}");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Softmax and its logarithm; fusion makes each one kernel.
 
-use wgrad_graph::DType;
+use wgrad_graph::{Axes, DType, Op, Reduce};
 
-use super::cast;
+use super::reduce::without;
+use super::{AxesArg, cast};
 use crate::{Result, Tensor};
 
 /// `x - max(x)` along `axis`. The shift does not change what is computed from it, so no gradient runs
@@ -12,6 +13,20 @@ pub(crate) fn shifted(x: Tensor, axis: i32) -> Result<[Tensor; 2]> {
     let x = if x.try_out()?.dtype.is_float() { x } else { cast(x, DType::F32)? };
     let top = x.try_max_keepdim(axis)?.try_detach()?;
     Ok([x.try_sub(top)?, top])
+}
+
+#[track_caller]
+fn logsumexp(x: Tensor, axes: &AxesArg, keep: bool) -> Result<Tensor> {
+    let from = x.try_out()?;
+    let axes: Axes = axes.of("logsumexp", from.shape.rank())?.into_iter().collect();
+    let x = if from.dtype.is_float() { x } else { cast(x, DType::F32)? };
+    let reduced = |kind, x| Tensor::record(Op::Reduce { kind, axes }, &[x], None, None);
+    // An infinite shift would make NaN of the difference to itself.
+    let top = reduced(Reduce::Max, x.try_detach()?)?;
+    let top = top.try_is_inf()?.try_select(0.0, top)?;
+    let total = reduced(Reduce::Sum, x.try_sub(top)?.try_exp()?)?;
+    let log = total.try_eq(0.0)?.try_select(f64::NEG_INFINITY, total.try_log()?)?.try_add(top)?;
+    if keep { Ok(log) } else { without(log, axes) }
 }
 
 methods! { impl Tensor, Self;
@@ -28,15 +43,11 @@ methods! { impl Tensor, Self;
         down.try_sub(down.try_exp()?.try_sum_keepdim(axis)?.try_log()?)
     }
 
-    /// `log(sum(e^x))` along `axis`, which is gone; -inf where all are. Numerics: shifted by the maximum.
-    /// Gradient: `softmax(x)`; 0 where all are -inf.
-    logsumexp try_logsumexp(self, axis: i32) -> Tensor {
-        let x = if self.try_out()?.dtype.is_float() { self } else { cast(self, DType::F32)? };
-        let top = x.try_max_keepdim(axis)?.try_detach()?;
-        let finite = top.try_abs()?.try_lt(f64::INFINITY)?;
-        let sum = x.try_sub(finite.try_select(top, 0.0)?)?.try_exp()?.try_sum_keepdim(axis)?;
-        // Of -inf alone the sum is 0: `log(1) + top` is -inf too, and has no infinite slope.
-        let sum = sum.try_eq(0.0)?.try_select(1.0, sum)?;
-        sum.try_log()?.try_add(top)?.try_squeeze(axis)
+    /// `log(sum(e^x))` over `axes`. Numerics: shifted by the maximum; -inf where all are -inf. Gradient:
+    /// the softmax, 0 where all are -inf.
+    logsumexp try_logsumexp(self, axes: impl Into<AxesArg>) -> Tensor { logsumexp(self, &axes.into(), false) }
+    /// As [`Tensor::logsumexp`]; the axes stay with size 1.
+    logsumexp_keepdim try_logsumexp_keepdim(self, axes: impl Into<AxesArg>) -> Tensor {
+        logsumexp(self, &axes.into(), true)
     }
 }

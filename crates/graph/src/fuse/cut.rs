@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::{MAX_NODES, MAX_PARTS};
-use crate::{Caps, DType, Graph, Index, NodeId, Op, Options, Result, Unary, Val, View, bail};
+use crate::{Caps, DType, Graph, Index, NodeId, Op, Options, Result, Val, View, bail};
 
 /// What is computed and what of it is stored.
 #[derive(Debug)]
@@ -382,8 +382,8 @@ impl<'a> Cut<'a> {
                     cost.heavy = true;
                     cost.bytes += self.bytes(Val::of(id as NodeId));
                 }
-                Op::Unary(u) => cost.hard += u32::from(is_hard(u)),
-                Op::Binary(b) => cost.hard += u32::from(matches!(b, crate::Binary::Pow | crate::Binary::Rem)),
+                Op::Unary(u) => cost.hard += u32::from(u.row().hard),
+                Op::Binary(b) => cost.hard += u32::from(b.row().hard),
                 _ => {}
             }
             cost.ops += u32::from(!node.op.is_movement() && !matches!(node.op, Op::Iota { .. }));
@@ -550,9 +550,4 @@ impl Closure {
         other.nodes.iter().for_each(|n| self.node(*n));
         other.loads.iter().for_each(|v| self.load(*v));
     }
-}
-
-fn is_hard(op: Unary) -> bool {
-    use Unary::{Cos, Erf, Exp, Expm1, Log, Log1p, Sigmoid, Sin, Tanh};
-    matches!(op, Exp | Expm1 | Log | Log1p | Sin | Cos | Tanh | Sigmoid | Erf)
 }

@@ -47,10 +47,8 @@ struct Function {
 fn functions() -> &'static [Function] {
     static ALL: OnceLock<Vec<Function>> = OnceLock::new();
     ALL.get_or_init(|| {
-        use wgrad_wgsl::{CAST, INTEGER, MATH, RANDOM, TRANSCENDENTAL};
-        let files = [MATH, TRANSCENDENTAL, INTEGER, CAST, RANDOM];
         let mut all = Vec::new();
-        for file in files {
+        for file in wgrad_wgsl::FUNCTIONS {
             let code = fill(file, &[]);
             for text in code.split("\nfn ").map(|t| t.strip_prefix("fn ").unwrap_or(t)) {
                 let name = text.split('(').next().unwrap_or_default().to_owned();
