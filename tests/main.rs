@@ -19,6 +19,7 @@ mod layers;
 mod linalg;
 mod neural;
 mod nn;
+mod numerics;
 mod ops;
 mod programs;
 mod random;
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         ("fuzz", fuzz::tests()),
         ("regressions", regressions::tests()),
         ("shapes", shapes::tests()),
+        ("numerics", numerics::tests()),
     ];
     let mut trials = Vec::new();
     for (module, tests) in modules {
@@ -92,6 +94,8 @@ fn main() -> ExitCode {
     }
     trials.extend(table::trials(subjects));
     trials.extend(golden::trials());
+    let names = trials.iter().map(|t| t.name().to_owned()).collect();
+    trials.push(trial("numerics::names_are_tests".to_owned(), move || numerics::names_are_tests(&names)));
     trials.push(trial("devices::required".to_owned(), move || devices::check_required(subjects)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -76,7 +76,7 @@ EINSUM = [
     ("bi,bj->b", (2, 3), (2, 4)),
 ]
 for subscripts, *shapes in EINSUM:
-    case(f"einsum {subscripts}", lambda *x, s=subscripts: torch.einsum(s, *x), *[rand(*s) for s in shapes], key=subscripts)
+    case(f"einsum {subscripts}", lambda *x, s=subscripts: torch.einsum(s, *x), *[rand(*s) for s in shapes])
 
 # `cholesky` reads the lower triangle alone and its gradient is symmetric; PyTorch's is symmetrised likewise.
 case("cholesky", torch.linalg.cholesky, spd(n=3))

@@ -11,7 +11,7 @@ KINDS = ("mean", "sum", "none")
 def each(name, f, *operands, **options):
     """The case under every reduction."""
     for kind in KINDS:
-        case(f"{name} {kind}", lambda *x, k=kind: f(*x, reduction=k), *operands, key=name, **options)
+        case(f"{name} {kind}", lambda *x, k=kind: f(*x, reduction=k), *operands, **options)
 
 
 each("mse", F.mse_loss, rand(3, 5), rand(3, 5))

@@ -17,16 +17,12 @@ class Case:
     operands: tuple
     grad: bool
     twice: bool
-    key: str
 
 
-def case(name, f, *operands, grad=True, twice=False, key=None):
-    """Adds a case. `grad=False`: values only. `twice=True`: second derivatives too.
-
-    `key` is the text that the Rust side writes for the case, where it is not the whole name.
-    """
+def case(name, f, *operands, grad=True, twice=False):
+    """Adds a case. `grad=False`: values only. `twice=True`: second derivatives too."""
     assert name not in CASES, f"two cases {name}"
-    CASES[name] = Case(name, f, operands, grad, twice, key or name)
+    CASES[name] = Case(name, f, operands, grad, twice)
 
 
 class Make:

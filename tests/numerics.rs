@@ -1,0 +1,262 @@
+//! What `docs/numerics.md` promises, on every device: infinities, NaN, zero, overflow, nothing, ties.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeSet;
+
+use wgrad::{CustomOp, DType, ErrorKind, HostTensor, Pass, Tensor, grad};
+use wgrad_graph::{Binary, Unary};
+
+use crate::Subject;
+use crate::devices::oracle;
+use crate::elementwise;
+use crate::ops::{floats, near, run};
+
+crate::suite![
+    plain: an_operation_without_a_gradient_is_an_error;
+    device: rows_at_the_edges, nan, division, overflow, long_sums, nothing, ties, subnormals,
+        gradients_at_the_edges,
+];
+
+const INF: f64 = f64::INFINITY;
+const NAN: f64 = f64::NAN;
+const SPECIAL: [f64; 15] =
+    [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -3.0, 50.0, -50.0, 1e-6, 1e4];
+
+/// `want` as an f32 device has it: what is too large for f32 is infinite.
+fn narrowed(want: f64, subject: &Subject) -> f64 {
+    if subject.is_oracle() { want } else { f64::from(want as f32) }
+}
+
+fn same(got: f64, want: f64, tolerance: f64) -> bool {
+    // A result below the normal numbers may be flushed to zero.
+    let tiny = got == 0.0 && want.abs() < f64::from(f32::MIN_POSITIVE);
+    got.is_nan() && want.is_nan()
+        || got == want
+        || tiny
+        || (got - want).abs() <= tolerance * want.abs().max(1.0)
+}
+
+fn rows_at_the_edges(subject: &Subject) {
+    let ctx = subject.context();
+    let line = |elems: &[f64]| HostTensor::new([elems.len()], elems).unwrap().cast(DType::F32);
+    for op in Unary::ALL {
+        let row = op.row();
+        let Some(reference) = row.float else { continue };
+        let f = elementwise::unary(row.name).unwrap();
+        let got = run(&ctx, |p| f(p.input(line(&SPECIAL)).unwrap())).2;
+        for (x, got) in SPECIAL.iter().zip(got) {
+            let want = narrowed(reference(f64::from(*x as f32)), subject);
+            assert!(same(got, want, 1e-5), "{}({x}) is {got}, not {want}", row.name);
+        }
+    }
+    let pairs: Vec<(f64, f64)> = SPECIAL.iter().flat_map(|a| SPECIAL.map(|b| (*a, b))).collect();
+    let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+    for op in Binary::ALL {
+        let row = op.row();
+        let Some(reference) = row.float else { continue };
+        let f = elementwise::binary(row.name).unwrap();
+        let got = run(&ctx, |p| f(p.input(line(&a)).unwrap(), p.input(line(&b)).unwrap())).2;
+        for ((a, b), got) in pairs.iter().zip(got) {
+            let want = narrowed(reference(f64::from(*a as f32), f64::from(*b as f32)), subject);
+            assert!(same(got, want, 1e-5), "{}({a}, {b}) is {got}, not {want}", row.name);
+        }
+    }
+}
+
+/// What is recorded on a line of floats, and the elements of the result.
+type Case = (&'static str, &'static [f32], fn(Tensor) -> Tensor, &'static [f64]);
+
+fn check(subject: &Subject, cases: &[Case]) {
+    let ctx = subject.context();
+    for (name, x, f, want) in cases {
+        let got = run(&ctx, |p| f(floats(p, [x.len()], x))).2;
+        near(name, &got, want, 1e-6);
+    }
+}
+
+const NAN32: f32 = f32::NAN;
+const INF32: f32 = f32::INFINITY;
+
+fn nan(subject: &Subject) {
+    check(
+        subject,
+        &[
+            ("comparisons are false", &[NAN32, 1.0], |x| x.lt(x) | x.ge(x) & x.gt(2.0), &[0., 0.]),
+            ("but not unequal", &[NAN32, 1.0], |x| x.ne(x), &[1., 0.]),
+            ("not chosen, not seen", &[NAN32, 1.0], |x| x.is_nan().select(0.0, x), &[0., 1.]),
+            ("filled", &[NAN32, -INF32], |x| x.masked_fill(x.lt(0.0), 10.0), &[NAN, 10.]),
+            (
+                "to integer",
+                &[NAN32, 3e9, -3e9, 2.9],
+                |x| x.cast(DType::I32),
+                &[0., 2147483647., -2147483648., 2.],
+            ),
+            ("to truth", &[NAN32, 0.0, -0.0], |x| x.cast(DType::Bool), &[1., 0., 0.]),
+            ("sign", &[NAN32, -0.0], Tensor::sign, &[NAN, 0.]),
+            ("max", &[1.0, NAN32, 2.0], |x| x.max(0), &[NAN]),
+            ("sum", &[1.0, NAN32, 2.0], |x| x.sum(0), &[NAN]),
+            ("prod", &[0.0, NAN32], |x| x.prod(0), &[NAN]),
+            ("argmax", &[1.0, NAN32, 3.0, NAN32], |x| x.argmax(0), &[1.]),
+            ("argmin", &[1.0, NAN32, 0.0], |x| x.argmin(0), &[1.]),
+            ("softmax", &[1.0, NAN32], |x| x.softmax(0), &[NAN, NAN]),
+            ("times zero", &[NAN32, INF32], |x| x * 0.0, &[NAN, NAN]),
+        ],
+    );
+}
+
+fn division(subject: &Subject) {
+    check(
+        subject,
+        &[
+            ("by zero", &[1.0, -1.0, 0.0, NAN32], |x| x / 0.0, &[INF, -INF, NAN, NAN]),
+            ("recip", &[0.0, -0.0, INF32], Tensor::recip, &[INF, -INF, 0.]),
+            ("rem by zero", &[1.0, 0.0], |x| x % 0.0, &[NAN, NAN]),
+            ("rem of signs", &[5.0, -5.0], |x| x % 3.0, &[2., 1.]),
+            ("rem by a negative", &[5.0, -5.0], |x| x % -3.0, &[-1., -2.]),
+        ],
+    );
+    let ints = |x: &[i32]| HostTensor::new([x.len()], x).unwrap();
+    let ctx = subject.context();
+    let two = |f: fn(Tensor, Tensor) -> Tensor, a: &[i32], b: &[i32]| {
+        run(&ctx, |p: &Pass| f(p.input(ints(a)).unwrap(), p.input(ints(b)).unwrap())).2
+    };
+    let min = f64::from(i32::MIN);
+    assert_eq!(two(|a, b| a % b, &[5, -5, 5, -5, 5], &[3, 3, -3, -3, 0]), [2., 1., -1., -2., 0.]);
+    assert_eq!(two(|a, b| a + b, &[i32::MAX, i32::MIN], &[1, -1]), [min, f64::from(i32::MAX)]);
+    assert_eq!(two(|a, b| a * b, &[1 << 20, i32::MIN], &[1 << 12, -1]), [0., min]);
+    assert_eq!(run(&ctx, |p| p.input(ints(&[i32::MIN, -7])).unwrap().abs()).2, [min, 7.]);
+}
+
+fn overflow(subject: &Subject) {
+    check(
+        subject,
+        &[
+            ("tanh", &[50.0, -50.0, 1e30, -INF32], Tensor::tanh, &[1., -1., 1., -1.]),
+            ("sigmoid", &[1000.0, -1000.0, INF32, -INF32], Tensor::sigmoid, &[1., 0., 1., 0.]),
+            ("softplus", &[1000.0, -1000.0, INF32], Tensor::softplus, &[1000., 0., INF]),
+            ("silu", &[1000.0, -1000.0], Tensor::silu, &[1000., 0.]),
+            ("gelu_tanh", &[1000.0, -1000.0], Tensor::gelu_tanh, &[1000., 0.]),
+            ("softmax", &[1e4, -1e4, 1e4], |x| x.softmax(0), &[0.5, 0., 0.5]),
+            ("softmax of infinity", &[-INF32, 1.0, 1.0], |x| x.softmax(0), &[0., 0.5, 0.5]),
+            ("softmax of nothing", &[-INF32, -INF32], |x| x.softmax(0), &[NAN, NAN]),
+            ("log_softmax", &[1e4, 0.0], |x| x.log_softmax(0), &[0., -1e4]),
+            ("logsumexp", &[1000.0, 1000.0], |x| x.logsumexp(0), &[1000.693147]),
+            ("logsumexp of -inf", &[-INF32, -INF32], |x| x.logsumexp(0), &[-INF]),
+            ("logsumexp of inf", &[INF32, 1.0], |x| x.logsumexp(0), &[INF]),
+            ("var of a large mean", &[4095.0, 4097.0, 4099.0], |x| x.var(0), &[8.0 / 3.0]),
+            ("norm of a constant", &[1e6; 5], |x| x.normalize(0, 1e-5), &[0.; 5]),
+        ],
+    );
+    if !subject.is_oracle() {
+        check(subject, &[("exp", &[89.0, -104.0], Tensor::exp, &[INF, 0.])]);
+    }
+}
+
+fn long_sums(subject: &Subject) {
+    // One running total in f32 stays at 2^24. The oracle has f64 and takes long over so many elements.
+    if subject.is_oracle() || subject.is_slow() {
+        return;
+    }
+    let count = (1 << 24) + 4096;
+    let ctx = subject.context();
+    let got = run(&ctx, |p| p.ones([1]).expand([count]).sum_all()).2;
+    assert_eq!(got, [count as f64]);
+    let got = run(&ctx, |p| p.full([1], 0.1).expand([1_392_640]).sum_all()).2;
+    near("tenths", &got, &[139_264.002], 1e-6);
+}
+
+fn nothing(subject: &Subject) {
+    let max = f64::from(i32::MAX);
+    check(
+        subject,
+        &[
+            ("sum", &[], |x| x.sum(0), &[0.]),
+            ("prod", &[], |x| x.prod(0), &[1.]),
+            ("mean", &[], |x| x.mean(0), &[NAN]),
+            ("max", &[], |x| x.max(0), &[-INF]),
+            ("min", &[], |x| x.min(0), &[INF]),
+            ("softmax", &[], |x| x.softmax(0), &[]),
+            ("matmul", &[], |x| x.reshape([1, 0]).matmul(x.reshape([0, 1])), &[0.]),
+        ],
+    );
+    let ctx = subject.context();
+    let least = run(&ctx, |p| floats(p, [0], &[]).cast(DType::I32).min(0)).2;
+    assert_eq!(least, [max]);
+    let error = ctx.pass(|p| floats(p, [0], &[]).try_argmax(0).map(|_| ()));
+    assert!(error.is_err(), "the index of the largest of nothing");
+}
+
+fn ties(subject: &Subject) {
+    check(
+        subject,
+        &[
+            ("argmax takes the first", &[1.0, 3.0, 3.0], |x| x.argmax(0), &[1.]),
+            ("argmin takes the first", &[1.0, 3.0, 1.0], |x| x.argmin(0), &[0.]),
+            ("halves to even", &[0.5, 1.5, 2.5, -0.5, -1.5], Tensor::round, &[0., 2., 2., 0., -2.]),
+        ],
+    );
+}
+
+fn subnormals(subject: &Subject) {
+    let x = [1e-40f32, -1e-45, 2e-38];
+    let got = run(&subject.context(), |p| floats(p, [3], &x) * 1.0).2;
+    for (got, x) in got.iter().zip(x) {
+        let exact = *got == f64::from(x);
+        assert!(exact || subject.is_vulkan() && *got == 0.0, "{x:e} became {got:e}");
+    }
+}
+
+fn gradients_at_the_edges(subject: &Subject) {
+    let cases: [Case; 9] = [
+        ("relu", &[-1.0, 0.0, 2.0], Tensor::relu, &[0., 0., 1.]),
+        ("abs", &[-1.0, 0.0, 2.0], Tensor::abs, &[-1., 0., 1.]),
+        ("clamp", &[-3.0, -1.0, 0.5, 1.0, 3.0], |x| x.clamp(-1, 1), &[0., 0., 1., 0., 0.]),
+        ("max", &[2.0, 2.0, 1.0], |x| x.max(0), &[0.5, 0.5, 0.]),
+        ("maximum", &[1.0, 2.0, 3.0], |x| x.maximum(2.0), &[0., 0.5, 1.]),
+        ("prod", &[0.0, 2.0, 3.0], |x| x.prod(0), &[6., 0., 0.]),
+        ("sqrt", &[0.0, 4.0], Tensor::sqrt, &[INF, 0.25]),
+        ("not chosen", &[-1.0, 4.0], |x| x.gt(0.0).select(x.sqrt(), x), &[1., 0.25]),
+        ("tanh", &[100.0, -100.0], Tensor::tanh, &[0., 0.]),
+    ];
+    let ctx = subject.context();
+    for (name, x, f, want) in cases {
+        let got = run(&ctx, |p| {
+            let x = floats(p, [x.len()], x);
+            grad(f(x).sum_all(), &[x]).unwrap()[0]
+        });
+        near(name, &got.2, want, 1e-6);
+    }
+}
+
+fn an_operation_without_a_gradient_is_an_error() {
+    let thrice = CustomOp::new("thrice", include_str!("programs/swish.wgsl"))
+        .cpu(|x, y| y[0].iter_mut().zip(x[0]).for_each(|(y, x)| *y = 3.0 * x))
+        .build()
+        .unwrap();
+    let error = oracle().pass(|p| {
+        let x = floats(p, [2], &[1.0, 2.0]);
+        grad((thrice.call(&[x])[0] + x).sum_all(), &[x]).map(|_| ())
+    });
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gradient);
+    assert!(error.to_string().contains("thrice"), "{error}");
+}
+
+/// Every test that `docs/numerics.md` names is one that runs.
+pub(crate) fn names_are_tests(names: &BTreeSet<String>) {
+    let text = include_str!("../docs/numerics.md");
+    let mut found = 0;
+    for word in text.split('`').skip(1).step_by(2) {
+        let Some((module, _)) = word.split_once("::") else { continue };
+        if !names.iter().any(|n| n.split_once("::").is_some_and(|(m, _)| m == module)) {
+            continue;
+        }
+        let is = |name: &String| {
+            name == word || name.strip_prefix(word).is_some_and(|rest| rest.starts_with("::"))
+        };
+        assert!(names.iter().any(is), "docs/numerics.md names {word}, which is no test");
+        found += 1;
+    }
+    assert!(found > 30, "docs/numerics.md names {found} tests");
+}
