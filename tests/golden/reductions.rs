@@ -1,6 +1,8 @@
 //! Reductions, scans, sorts.
 
-use super::{Golden, one};
+use wgrad::{Interpolation, Tensor};
+
+use super::{Golden, golden, one};
 
 fn sums() -> Vec<Golden> {
     vec![
@@ -61,7 +63,7 @@ fn moments() -> Vec<Golden> {
 }
 
 /// Values and indices.
-fn both(pair: (wgrad::Tensor, wgrad::Tensor)) -> [wgrad::Tensor; 2] {
+fn both(pair: (Tensor, Tensor)) -> [Tensor; 2] {
     [pair.0, pair.1]
 }
 
@@ -86,10 +88,48 @@ fn scans() -> Vec<Golden> {
     ]
 }
 
+fn sorts() -> Vec<Golden> {
+    let mut all = vec![
+        one("sort", |x| both(x.sort(-1, false))),
+        one("sort axis", |x| both(x.sort(0, false))),
+        one("sort descending", |x| both(x.sort(-1, true))),
+        one("sort ties", |x| both(x.sort(-1, false))),
+        one("sort descending ties", |x| both(x.sort(-1, true))),
+        one("sort nan", |x| both(x.sort(-1, false))),
+        one("sort int", |x| both(x.sort(-1, false))),
+        one("sort twice", |x| x.square().sort(-1, false).0),
+        one("argsort", |x| x.argsort(-1, false)),
+        one("argsort descending", |x| x.argsort(0, true)),
+        one("topk", |x| both(x.topk(3, -1, true))),
+        one("topk smallest", |x| both(x.topk(2, -1, false))),
+        one("topk axis", |x| both(x.topk(2, 0, true))),
+        one("median odd", |x| both(x.median(-1))),
+        one("median even", |x| both(x.median(-1))),
+        one("median nan", |x| x.median(-1).0),
+        one("quantile several", |x| {
+            let parts = [0.0, 0.25, 1.0].map(|q| x.quantile(q, 1, Interpolation::Linear));
+            Tensor::stack(&parts, 0)
+        }),
+        one("quantile nan", |x| x.quantile(0.5, -1, Interpolation::Linear)),
+    ];
+    let ways = [
+        ("linear", Interpolation::Linear),
+        ("lower", Interpolation::Lower),
+        ("higher", Interpolation::Higher),
+        ("midpoint", Interpolation::Midpoint),
+        ("nearest", Interpolation::Nearest),
+    ];
+    all.extend(
+        ways.map(|(name, way)| golden(format!("quantile {name}"), move |_, x| x[0].quantile(0.3, -1, way))),
+    );
+    all
+}
+
 pub(super) fn cases() -> Vec<Golden> {
     let mut all = sums();
     all.extend(extremes());
     all.extend(moments());
     all.extend(scans());
+    all.extend(sorts());
     all
 }
