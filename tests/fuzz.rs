@@ -45,8 +45,8 @@ fn genes() -> impl Strategy<Value = Genes> {
     (gene(), prop::collection::vec(gene(), 5..=40)).prop_map(|(frame, body)| Genes { frame, body })
 }
 
-/// Runs `test` on random programs; the same ones for the same seed.
-fn programs(count: u32, test: impl Fn(&Genes) -> Result<(), String>) {
+/// Runs `test` on random programs, the same ones for the same seed; their number.
+fn programs(count: u32, test: impl Fn(&Genes) -> Result<(), String>) -> u32 {
     let asked = std::env::var("WGRAD_FUZZ").ok().and_then(|v| {
         let (seed, count) = v.split_once(',')?;
         Some((seed.trim().parse::<u8>().ok()?, count.trim().parse().ok()?))
@@ -56,7 +56,7 @@ fn programs(count: u32, test: impl Fn(&Genes) -> Result<(), String>) {
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]));
     let result = runner.run(&genes(), |genes| test(&genes).map_err(TestCaseError::fail));
     match result {
-        Ok(()) => {}
+        Ok(()) => cases,
         Err(TestError::Fail(why, genes)) => panic!("{genes:?}\n{why}"),
         Err(e) => panic!("{e}"),
     }
@@ -151,10 +151,9 @@ fn slope_is_right(ctx: &Context, genes: &Genes, kinks: &std::cell::Cell<u32>) ->
 }
 
 fn gradients_by_differences() {
-    let count = if full() { 2000 } else { 200 };
     let ctx = crate::devices::oracle();
     let kinks = std::cell::Cell::new(0);
-    programs(count, |genes| slope_is_right(&ctx, genes, &kinks));
+    let count = programs(if full() { 2000 } else { 200 }, |genes| slope_is_right(&ctx, genes, &kinks));
     eprintln!("gradients by differences: {} of {count} programs had a kink", kinks.get());
     assert!(kinks.get() <= count / 4, "{} of {count} programs had a kink", kinks.get());
 }

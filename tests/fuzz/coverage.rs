@@ -50,9 +50,8 @@ const LAYOUTS: [&str; 7] =
     ["linear", "strided", "backwards", "repeated", "padded", "several views", "dynamic offset"];
 const KINDS: [&str; 4] = ["pointwise", "reduce", "matmul", "scatter_add"];
 /// What fuses with each other as producer and consumer.
-const INTO: [&str; 8] = ["unary", "binary", "select", "cast", "reshape", "permute", "expand", "slice"];
-const FROM: [&str; 10] =
-    ["unary", "binary", "select", "cast", "reshape", "permute", "expand", "slice", "pad", "gather"];
+const INTO: [&str; 8] = ["unary", "binary", "select", "cast", "permute", "expand", "slice", "reduce"];
+const FROM: [&str; 9] = ["unary", "binary", "select", "cast", "permute", "expand", "slice", "pad", "gather"];
 
 impl Coverage {
     pub(super) fn count(&mut self, plan: &Plan) {

@@ -6,6 +6,7 @@
 //! of its fraction, and only a value that f32 holds exactly meets comparisons, roundings and casts to
 //! integers.
 
+mod lines;
 mod operations;
 
 use std::sync::Arc;
@@ -328,7 +329,7 @@ impl Program<'_> {
     }
 
     fn step(&mut self, params: &[Param; 2], state: &Kept) -> Result<()> {
-        match self.dice.below(24) {
+        match self.dice.below(32) {
             0..4 => self.smooth(),
             4..8 => self.arithmetic(),
             8..10 => self.stepped(),
@@ -338,13 +339,17 @@ impl Program<'_> {
             18 => self.composite(),
             19 => self.product(),
             20 => self.indexed(),
-            21 => {
+            21 => self.scanned(),
+            22 => self.windowed(),
+            23..27 => self.linked(),
+            30 | 31 => self.row(),
+            27 => {
                 let v = self.any();
                 self.log.push("read".into());
                 self.show("middle", v.t)
             }
             _ if self.shift.is_some() => Ok(()),
-            22 => {
+            28 => {
                 let v = self.float()?;
                 self.log.push("detach".into());
                 self.push(v.t.try_detach()?, v.size, v.digits)

@@ -51,6 +51,9 @@ impl Program<'_> {
     /// Functions with steps and kinks, of what f32 holds exactly.
     pub(super) fn stepped(&mut self) -> Result<()> {
         let x = self.exact()?;
+        if self.dice.one_in(3) {
+            return self.chosen(x);
+        }
         let w = self.partner(x)?;
         let t = x.t;
         let both = x.exact() && w.exact();
