@@ -5,7 +5,6 @@ use wgrad::{DType, PadMode, Result, Windows};
 use wgrad_graph::{Binary, Slope, Unary};
 
 use super::{INEXACT, Program, V};
-use crate::elementwise;
 
 impl Program<'_> {
     /// A choice by an exact value between inexact ones; and kinks, where differences tell whether one is
@@ -103,7 +102,7 @@ impl Program<'_> {
         if self.dice.one_in(2) {
             let op = self.dice.pick(&Unary::ALL);
             let row = op.row();
-            let (Some(f), Some(reference)) = (elementwise::unary(row.name), row.float) else { return Ok(()) };
+            let Some(reference) = row.float else { return Ok(()) };
             let step = jumps(&(row.slopes)());
             let x = if step { self.exact()? } else { self.within(row.domain.lo, row.domain.hi)? };
             let most = |lo: f64, hi: f64| {
@@ -112,11 +111,11 @@ impl Program<'_> {
             let size = if step { x.size + 1.0 } else { most(row.domain.lo, row.domain.hi) };
             self.log.push(format!("row {}", row.name));
             let digits = if step { x.digits } else { INEXACT };
-            return self.push(f(x.t), size, digits);
+            return self.push(x.t.try_unary(op)?, size, digits);
         }
         let op = self.dice.pick(&Binary::ALL);
         let row = op.row();
-        let (Some(f), Some(reference)) = (elementwise::binary(row.name), row.float) else { return Ok(()) };
+        let Some(reference) = row.float else { return Ok(()) };
         let (lo, hi) = (row.domain.lo, row.domain.hi);
         if jumps(&(row.slopes)()) {
             let x = self.exact()?;
@@ -125,7 +124,7 @@ impl Program<'_> {
                 return Ok(());
             }
             self.log.push(format!("row {}", row.name));
-            return self.push(f(x.t, w.t), 1.0, 0);
+            return self.push(x.t.try_binary(op, w.t)?, 1.0, 0);
         }
         let x = self.within(lo, hi)?;
         let w = self.within(lo, hi)?;
@@ -136,7 +135,7 @@ impl Program<'_> {
         let pairs = (0..=12).flat_map(|i| (0..=12).map(move |j| (i, j)));
         let size = pairs.map(|(i, j)| reference(at(i), at(j)).abs()).fold(0.0, f64::max);
         self.log.push(format!("row {}", row.name));
-        self.push(f(x.t, w.t), size, INEXACT)
+        self.push(x.t.try_binary(op, w.t)?, size, INEXACT)
     }
 
     /// A value moved into an interval.
