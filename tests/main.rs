@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests fail by panics and say where they run")]
 
+mod conv;
 mod devices;
 mod elementwise;
 mod engine;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         eprintln!("{line}");
     }
     let modules = [
+        ("conv", conv::tests()),
         ("house", house::tests()),
         ("layers", layers::tests()),
         ("neural", neural::tests()),

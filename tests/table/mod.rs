@@ -10,6 +10,7 @@
 
 mod attention;
 mod case;
+mod conv;
 mod grads;
 mod layout;
 mod linalg;
@@ -33,6 +34,7 @@ use crate::devices::oracle_with;
 /// Every case of every area.
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
+    all.extend(conv::cases());
     all.extend(movement::cases());
     all.extend(linalg::cases());
     all.extend(attention::cases());

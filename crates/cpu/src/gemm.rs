@@ -25,7 +25,7 @@ impl<T> Mat<'_, T> {
     }
 }
 
-/// `y = a b` for `a` of `m x k` and `b` of `k x n`, `y` row-major; `m`, `n` and `k` at least 1.
+/// `y = a b` for `a` of `m x k` and `b` of `k x n`, rows of `y` `wide` apart; `m`, `n` and `k` at least 1.
 ///
 /// # Panics
 /// When an operand does not lie in its memory.
@@ -33,11 +33,12 @@ pub(crate) fn product<T: Copy + Default + 'static>(
     (m, n, k): (usize, usize, usize),
     a: Mat<'_, T>,
     b: Mat<'_, T>,
-    y: &mut [T],
+    (y, wide): (&mut [T], usize),
     one: T,
     parallel: bool,
 ) {
-    assert!(a.holds(m, k) && b.holds(k, n) && y.len() == m * n, "operands lie in their memory");
+    let fits = wide >= n && y.len() >= (m - 1) * wide + n;
+    assert!(a.holds(m, k) && b.holds(k, n) && fits, "operands lie in their memory");
     let parallelism = if parallel { Parallelism::Rayon(0) } else { Parallelism::None };
     // SAFETY: T is f32 or f64 (gemm panics on others); all elements of a, b and y that strides and
     // sizes lead to lie in their slices, checked above; y is borrowed alone.
@@ -48,7 +49,7 @@ pub(crate) fn product<T: Copy + Default + 'static>(
             k,
             y.as_mut_ptr(),
             1,
-            n as isize,
+            wide as isize,
             false,
             a.data.as_ptr().add(a.start),
             a.cols as isize,

@@ -5,6 +5,7 @@ mod argsort;
 mod cpu;
 mod custom;
 mod fold;
+mod gather;
 mod gemm;
 mod kernels;
 mod machine;

@@ -1,10 +1,11 @@
 //! Products of matrices, then the epilogue. Which loop computes a product, and so the order of its
-//! sums, depends on sizes alone, never on strides: a transposed view and its copy give equal bits.
+//! sums, depends on sizes alone, never on where elements lie: a view and its copy give equal bits.
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use rayon::prelude::*;
-use wgrad_graph::{DType, Group, Kind, View};
+use wgrad_graph::{DType, Group, Kind, Line, stride};
 
+use crate::gather::Gather;
 use crate::gemm::{Mat, product};
 use crate::machine::Operand;
 
@@ -14,6 +15,12 @@ const PARALLEL_MACS: usize = 1 << 19;
 const LANES: usize = 32;
 /// Elements of a product up to which `gemm` would take another order of sums for some layouts.
 const SMALL: usize = 256;
+/// Terms that are summed at once; longer sums are cut into parts, which are added in order.
+const DEEP: usize = 4096;
+/// Elements of a product up to which threads share the parts of a long sum rather than each part.
+const NARROW: usize = 1 << 16;
+/// Columns of a gathered right factor that are gathered at once.
+const WIDE: usize = 2048;
 
 /// A compiled product of matrices.
 #[derive(Debug)]
@@ -25,11 +32,20 @@ pub(crate) struct Product {
     sizes: (usize, usize, usize),
 }
 
-/// Where one operand lies: its number, and its view over `[batch.., m, n, k]`.
+/// Where one factor lies: its number, and the digits of its coordinates.
 #[derive(Debug)]
 pub(crate) struct Side {
     pub(crate) operand: usize,
-    view: View,
+    batch: Vec<Line>,
+    offset: i64,
+    /// Strides of its axis beside k and of k, or how its elements are gathered.
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    Strided { beside: i64, k: i64 },
+    Gathered(Gather),
 }
 
 /// A number of a matrix.
@@ -43,18 +59,68 @@ impl Float for f64 {
     const ONE: f64 = 1.0;
 }
 
+impl Side {
+    fn new(group: &Group, (operand, index): (u16, u16), beside: usize) -> Option<Side> {
+        let digits = group.body.indices[usize::from(index)].digits()?;
+        let rank = group.dims.len();
+        let (mn, k) = (&digits.axes[beside], &digits.axes[rank - 1]);
+        let place = match (stride(mn), stride(k)) {
+            (Some(beside), Some(k)) => Place::Strided { beside, k },
+            _ => Place::Gathered(Gather::new((mn, group.dims[beside]), (k, group.dims[rank - 1]))),
+        };
+        Some(Side {
+            operand: usize::from(operand),
+            batch: digits.axes[..rank - 3].to_vec(),
+            offset: digits.offset,
+            place,
+        })
+    }
+
+    /// The first element of product `number` of the batch.
+    fn start(&self, sizes: &[usize], number: usize) -> i64 {
+        let (mut rest, mut start) = (number, self.offset);
+        for (size, line) in sizes.iter().zip(&self.batch).rev() {
+            let mut coord = rest % size;
+            rest /= size;
+            for (digits, stride) in line.iter().rev() {
+                start += (coord % digits) as i64 * stride;
+                coord /= digits;
+            }
+        }
+        start
+    }
+
+    /// Rows `beside` and terms `k` of the factor as a matrix (beside, k); gathered into `buf` if need be.
+    fn matrix<'a, T: Float>(
+        &self,
+        data: &'a [T],
+        start: i64,
+        beside: std::ops::Range<usize>,
+        k: std::ops::Range<usize>,
+        buf: &'a mut Vec<T>,
+        parallel: bool,
+    ) -> Mat<'a, T> {
+        match &self.place {
+            Place::Strided { beside: rows, k: cols } => {
+                let start = start + beside.start as i64 * rows + k.start as i64 * cols;
+                Mat { data, start: start as usize, rows: *rows, cols: *cols }
+            }
+            Place::Gathered(gather) => {
+                let (rows, cols) = gather.fill(data, start, beside, k, buf, parallel);
+                Mat { data: buf, start: 0, rows, cols }
+            }
+        }
+    }
+}
+
 impl Product {
     pub(crate) fn new(group: &Group, dtype: DType) -> Option<Product> {
         let Kind::MatMul { a, b } = group.kind else { return None };
         let rank = group.dims.len();
-        let side = |(operand, index): (u16, u16)| Side {
-            operand: usize::from(operand),
-            view: group.body.indices[usize::from(index)].views[0].clone(),
-        };
         Some(Product {
             dtype,
-            a: side(a),
-            b: side(b),
+            a: Side::new(group, a, rank - 3)?,
+            b: Side::new(group, b, rank - 2)?,
             batch: group.dims[..rank - 3].to_vec(),
             sizes: (group.dims[rank - 3], group.dims[rank - 2], group.dims[rank - 1]),
         })
@@ -98,37 +164,85 @@ impl Product {
 
     fn batches<T: Float>(&self, a: &[T], b: &[T], first: usize, y: &mut [T], parallel: bool) {
         let (m, n, k) = self.sizes;
-        let rank = self.batch.len();
         if m * n == 0 {
             return;
         }
+        if k == 0 {
+            return y.fill(T::default());
+        }
         let parallel = parallel && m * n * k >= PARALLEL_MACS;
+        let mut own = [Vec::new(), Vec::new()];
         for (i, y) in y.chunks_exact_mut(m * n).enumerate() {
-            let start = |side: &Side| {
-                let mut rest = first + i;
-                let mut at = side.view.offset;
-                for (axis, size) in self.batch.iter().enumerate().rev() {
-                    at += (rest % size) as i64 * side.view.strides[axis];
-                    rest /= size;
-                }
-                at as usize
+            let [a0, b0] = [&self.a, &self.b].map(|side| side.start(&self.batch, first + i));
+            let parts = k.div_ceil(2 * DEEP).max(1);
+            if parts == 1 {
+                self.part((a, a0), (b, b0), 0..k, y, &mut own, parallel);
+                continue;
+            }
+            let parts = k.div_ceil(DEEP);
+            let range = |part: usize| part * DEEP..k.min((part + 1) * DEEP);
+            let sum = |part: usize, own: &mut [Vec<T>; 2], parallel: bool| {
+                let mut sum = vec![T::default(); m * n];
+                self.part((a, a0), (b, b0), range(part), &mut sum, own, parallel);
+                sum
             };
-            let (av, bv) = (&self.a.view.strides, &self.b.view.strides);
-            let a = Mat { data: a, start: start(&self.a), rows: av[rank], cols: av[rank + 2] };
-            let b = Mat { data: b, start: start(&self.b), rows: bv[rank + 2], cols: bv[rank + 1] };
-            match (m, n, k) {
-                (_, _, 0) => y.fill(T::default()),
-                (_, _, 1 | 2) => outer(k, n, a, b, y),
-                (1, ..) => {
-                    dots(k, Mat { rows: b.cols, cols: b.rows, ..b }, a.data, (a.start, a.cols), y, parallel);
+            let add = |y: &mut [T], sum: Vec<T>| y.iter_mut().zip(sum).for_each(|(y, s)| *y += s);
+            self.part((a, a0), (b, b0), range(0), y, &mut own, parallel);
+            if parallel && m * n <= NARROW {
+                let at_once = rayon::current_num_threads() * 2;
+                for first in (1..parts).step_by(at_once) {
+                    let some = first..parts.min(first + at_once);
+                    let sums: Vec<_> =
+                        some.into_par_iter().map(|p| sum(p, &mut [Vec::new(), Vec::new()], false)).collect();
+                    sums.into_iter().for_each(|s| add(y, s));
                 }
-                (_, 1, _) => dots(k, a, b.data, (b.start, b.rows), y, parallel),
-                _ if m * n <= SMALL && a.cols == 1 && b.rows == 1 => {
-                    let b: Vec<T> = (0..k * n).map(|i| at(&b, i / n, i % n)).collect();
-                    let b = Mat { data: &b, start: 0, rows: n as i64, cols: 1 };
-                    product((m, n, k), a, b, y, T::ONE, false);
+            } else {
+                (1..parts).for_each(|p| add(y, sum(p, &mut own, parallel)));
+            }
+        }
+    }
+
+    /// The product over the terms `k` alone.
+    fn part<T: Float>(
+        &self,
+        (a, a0): (&[T], i64),
+        (b, b0): (&[T], i64),
+        terms: std::ops::Range<usize>,
+        y: &mut [T],
+        [own_a, own_b]: &mut [Vec<T>; 2],
+        parallel: bool,
+    ) {
+        let (m, n, _) = self.sizes;
+        let k = terms.len();
+        let a = self.a.matrix(a, a0, 0..m, terms.clone(), own_a, parallel);
+        let mut right = |columns: std::ops::Range<usize>, f: &mut dyn FnMut(Mat<'_, T>)| {
+            let b = self.b.matrix(b, b0, columns, terms.clone(), own_b, parallel);
+            f(Mat { rows: b.cols, cols: b.rows, ..b });
+        };
+        match (m, n, k) {
+            (_, _, 1 | 2) => right(0..n, &mut |b| outer(k, n, a, b, y)),
+            (1, ..) => right(0..n, &mut |b| {
+                dots(k, Mat { rows: b.cols, cols: b.rows, ..b }, a.data, (a.start, a.cols), y, parallel);
+            }),
+            (_, 1, _) => right(0..n, &mut |b| dots(k, a, b.data, (b.start, b.rows), y, parallel)),
+            _ if m * n <= SMALL => right(0..n, &mut |b| {
+                if a.cols != 1 || b.rows != 1 {
+                    return product((m, n, k), a, b, (y, n), T::ONE, false);
                 }
-                _ => product((m, n, k), a, b, y, T::ONE, parallel),
+                let b: Vec<T> = (0..k * n).map(|i| at(&b, i / n, i % n)).collect();
+                let b = Mat { data: &b, start: 0, rows: n as i64, cols: 1 };
+                product((m, n, k), a, b, (y, n), T::ONE, false);
+            }),
+            _ => {
+                let some = match self.b.place {
+                    Place::Strided { .. } => n,
+                    Place::Gathered(_) => n.div_ceil(n.div_ceil(WIDE)).next_multiple_of(64),
+                };
+                for first in (0..n).step_by(some) {
+                    let columns = first..n.min(first + some);
+                    let size = (m, columns.len(), k);
+                    right(columns, &mut |b| product(size, a, b, (&mut y[first..], n), T::ONE, parallel));
+                }
             }
         }
     }

@@ -246,7 +246,7 @@ impl Index {
 }
 
 /// `b` after `a` as one view, where no carry between the digits of `b`'s coordinates can occur.
-fn merge(a: &View, b: &View, limits: Limits<'_>) -> Option<View> {
+pub(crate) fn merge(a: &View, b: &View, limits: Limits<'_>) -> Option<View> {
     let nothing = |a: &View| View {
         strides: SmallVec::from_elem(0, a.dims.len()),
         offset: 0,

@@ -51,7 +51,8 @@ pub enum Kind {
     /// `acc 0 [.., m, n] = sum over k of a[.., m, k] * b[.., k, n]`; `dims` is `[batch.., m, n, k]`
     /// with `reduced = 1` (batch axes coalesced, `m`, `n`, `k` never), then stores over
     /// `[batch.., m, n]`. Operand indices are over the whole of `dims` (stride 0 on the axis that the
-    /// operand lacks), one view each, no dynamic offsets, always valid.
+    /// operand lacks), each a sum over digits ([`Index::digits`]): several views perhaps, but no
+    /// dynamic offsets, and always valid.
     MatMul {
         /// Operand number and index of `a`.
         a: (u16, IndexId),

@@ -6,6 +6,7 @@
 
 mod backend;
 mod compose;
+mod digits;
 mod dtype;
 mod error;
 mod fuse;
@@ -24,6 +25,7 @@ mod shape;
 mod tests;
 
 pub use backend::{Args, Backend, BufferId, Caps, DeviceKind, LeafArg, Memory, Pending, Prepared, Ticket};
+pub use digits::{Digits, Line, stride, terms};
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
 pub use graph::{CustomId, CustomSpec, Graph, Node, NodeId, Out, Val};

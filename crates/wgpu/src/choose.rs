@@ -206,8 +206,8 @@ pub(crate) fn product(batch: usize, m: usize, n: usize, k: usize, caps: &Caps) -
             Product::Direct { rows, vectors }
         };
     }
-    // Memory bound: every element of the matrix is used once or twice.
-    if m.min(n) <= 2 {
+    // Memory bound: every element of the matrix is used once or twice. Or more tiles than a grid takes.
+    if m.min(n) <= 2 || m.max(n).div_ceil(64) > caps.max_workgroups as usize {
         return Product::Dot;
     }
     let large = Tile { bm: 128, bn: 128, bk: 16, tm: 8, tn: 8, splits: 1 };

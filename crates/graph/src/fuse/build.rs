@@ -48,8 +48,10 @@ pub(crate) fn kernels(cut: &Cut<'_>, id: NodeId) -> Result<Vec<Draft>, Stop> {
         Op::MatMul => {
             let (a, b, dims) = matmul_indices(cut.graph, id);
             let mut k = start(Kind::Pointwise, &dims, 1);
-            let a = k.strided(node.inputs[0], &a);
-            let b = k.strided(node.inputs[1], &b);
+            let [a, b] = [(node.inputs[0], &a), (node.inputs[1], &b)].map(|(val, index)| {
+                let (base, at) = cut.factor(val, index);
+                (k.draft.operand(base), k.draft.index(&at))
+            });
             k.draft.group.kind = Kind::MatMul { a, b };
             k.draft.group.accs.push(Acc { kind: AccKind::Reduce(crate::Reduce::Sum), x: 0 });
             let x = k.draft.expr(Expr::Acc { acc: 0 }, out.dtype);

@@ -249,6 +249,11 @@ impl<'a> Cut<'a> {
         self.behind(val, index.clone(), &|v, i| self.in_memory(v) && i.is_strided())
     }
 
+    /// A factor of a product: what has to be stored, and the index to it, a sum over digits.
+    pub(crate) fn factor(&self, val: Val, index: &Index) -> (Val, Index) {
+        self.behind(val, index.clone(), &|v, i| self.in_memory(v) && i.digits().is_some())
+    }
+
     /// An operand that a kernel reads whole and row-major.
     pub(crate) fn whole(&self, val: Val) -> Val {
         let shape = self.graph.out(val).shape;
@@ -259,8 +264,12 @@ impl<'a> Cut<'a> {
     }
 
     fn demand_strided(&mut self, id: NodeId, val: Val, index: &Index) {
+        self.demand_view(id, val, index, Index::is_strided);
+    }
+
+    fn demand_view(&mut self, id: NodeId, val: Val, index: &Index, fits: impl Fn(&Index) -> bool) {
         let (base, at) = self.behind(val, index.clone(), &|_, _| false);
-        if at.is_strided() {
+        if fits(&at) {
             return self.force(base);
         }
         let name = self.graph.node(id).op.name();
@@ -284,8 +293,8 @@ impl<'a> Cut<'a> {
         match node.op {
             Op::MatMul => {
                 let (a, b, _) = super::build::matmul_indices(graph, id);
-                self.demand_strided(id, node.inputs[0], &a);
-                self.demand_strided(id, node.inputs[1], &b);
+                self.demand_view(id, node.inputs[0], &a, |i| i.digits().is_some());
+                self.demand_view(id, node.inputs[1], &b, |i| i.digits().is_some());
             }
             Op::ScatterAdd { axis } => {
                 let (_, index) =

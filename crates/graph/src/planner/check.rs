@@ -121,7 +121,7 @@ impl Plan {
             ensure!(group.dims.len() >= 3 && group.reduced == 1, "{group}: dims of a product");
             for (_, i) in [a, b] {
                 let index = &group.body.indices[usize::from(i)];
-                ensure!(index.is_strided(), "{group}: operand {index:?} is no strided view");
+                ensure!(index.digits().is_some(), "{group}: operand {index:?} is no sum over digits");
             }
         }
         let outer = group.outer().len();

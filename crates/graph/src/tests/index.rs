@@ -104,6 +104,15 @@ fn chain(seed: u64) {
             assert_eq!(got, want, "{seed}: element {n} of {space}, start {start}: {index:?}\n{steps:?}");
         }
     }
+    if let Some(digits) = index.digits() {
+        let terms: Vec<Vec<i64>> =
+            digits.axes.iter().zip(space.dims()).map(|(l, d)| crate::terms(l, *d)).collect();
+        for n in 0..space.elems() {
+            let c = direct::coords(space.dims(), n);
+            let sum = digits.offset + c.iter().zip(&terms).map(|(c, t)| t[*c]).sum::<i64>();
+            assert_eq!(Some(sum), index.element(&c, &[]), "{seed}: {index:?} {digits:?}");
+        }
+    }
     if let Some(inverse) = index.inverse(&[shape.elems()]) {
         for n in 0..space.elems() {
             let there = index.element(&direct::coords(space.dims(), n), &[]).unwrap();
@@ -115,6 +124,27 @@ fn chain(seed: u64) {
 #[test]
 fn composed_indices_are_the_chain() {
     (0..20_000).for_each(chain);
+}
+
+#[test]
+fn windows_under_merged_axes_are_sums_of_digits() {
+    // [n, c, h, w] -> windows of h and w -> [n, c * kh * kw, oh * ow], as a product reads it.
+    let (from, step, dilation) = ([2, 3, 9, 11], 2, 2);
+    let windows = |axis| Op::Windows { axis, size: 3, step, dilation };
+    let chain = [
+        (Op::Reshape, vec![2, 3, 3, 3, 3, 4], vec![2, 27, 12]),
+        (Op::Permute([0, 1, 4, 5, 2, 3, 0, 0]), vec![2, 3, 3, 4, 3, 3], vec![2, 3, 3, 3, 3, 4]),
+        (windows(3), vec![2, 3, 3, 11, 3], vec![2, 3, 3, 4, 3, 3]),
+        (windows(2), from.to_vec(), vec![2, 3, 3, 11, 3]),
+    ];
+    let mut index = Index::identity(&[2, 27, 12]);
+    for (op, from, to) in &chain {
+        index = index.then(&View::of_movement(op, Shape::new(from), Shape::new(to), 0), &[]);
+    }
+    let digits = index.digits().unwrap();
+    assert_eq!(digits.axes[0][..], [(2, 297)]);
+    assert_eq!(digits.axes[1][..], [(3, 99), (3, 22), (3, 2)]);
+    assert_eq!(digits.axes[2][..], [(3, 22), (4, 2)]);
 }
 
 #[test]

@@ -6,7 +6,9 @@ mod staging;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use wgrad_graph::{Acc, AccKind, Binary, DType, Expr, Group, IndexId, Kind, Reduce, Result, Step, bail};
+use wgrad_graph::{
+    Acc, AccKind, Binary, DType, Expr, Group, IndexId, Kind, Line, Reduce, Result, Step, bail, stride,
+};
 
 use super::kernel::{Cx, Kernel, Touch};
 use super::pointwise::{self, Planes, Points, Site, XYZW};
@@ -20,9 +22,9 @@ use crate::launch::{Launch, Lowered};
 struct Side {
     name: &'static str,
     operand: u16,
-    batch: Vec<i64>,
-    mn: i64,
-    k: i64,
+    batch: Vec<Line>,
+    mn: Line,
+    k: Line,
     offset: i64,
     /// Whether neighbours in memory lie along K.
     along_k: bool,
@@ -60,11 +62,11 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     match choose::product(sizes.batch, sizes.m, sizes.n, sizes.k, cx.caps) {
         Product::Dot => dot(cx, *a, *b),
         Product::Tile(tile) => {
-            let product = Tiles { cx, sizes, sides: sides(cx, *a, *b, sizes) };
+            let product = Tiles { cx, sizes, sides: sides(cx, *a, *b, sizes)? };
             product.launches(tile)
         }
         Product::Direct { rows, vectors } => {
-            let product = Tiles { cx, sizes, sides: sides(cx, *a, *b, sizes) };
+            let product = Tiles { cx, sizes, sides: sides(cx, *a, *b, sizes)? };
             Ok(Lowered { launches: vec![product.direct(rows, vectors)?], scratch_bytes: 0 })
         }
     }
@@ -84,27 +86,33 @@ fn dot(cx: Cx<'_>, a: (u16, IndexId), b: (u16, IndexId)) -> Result<Lowered> {
     reduce::lower(Cx { step: &step, ..cx })
 }
 
-fn sides(cx: Cx<'_>, a: (u16, IndexId), b: (u16, IndexId), sizes: Sizes) -> [Side; 2] {
+fn sides(cx: Cx<'_>, a: (u16, IndexId), b: (u16, IndexId), sizes: Sizes) -> Result<[Side; 2]> {
     let group = &cx.step.group;
     let rank = group.dims.len();
-    [("a", a, rank - 3, sizes.m), ("b", b, rank - 2, sizes.n)].map(|(name, (operand, index), axis, size)| {
-        let view = &group.body.indices[usize::from(index)].views[0];
-        let (mn, k) = (view.strides[axis], view.strides[rank - 1]);
-        let batch = view.strides[..rank - 3].to_vec();
-        let fours = view.offset % 4 == 0 && batch.iter().all(|s| s % 4 == 0);
-        let rows = k == 1 && sizes.k.is_multiple_of(4) && mn % 4 == 0;
-        let columns = mn == 1 && size % 4 == 0 && k % 4 == 0;
-        Side {
+    let side = |name, (operand, index): (u16, IndexId), axis: usize, size: usize| {
+        let Some(digits) = group.body.indices[usize::from(index)].digits() else {
+            bail!(Argument, "matmul", "operand {name} is no sum over digits");
+        };
+        let (mn, k) = (digits.axes[axis].clone(), digits.axes[rank - 1].clone());
+        let batch = digits.axes[..rank - 3].to_vec();
+        let multiple = |line: &Line| line.iter().all(|(_, stride)| stride % 4 == 0);
+        let fours = digits.offset % 4 == 0 && batch.iter().all(multiple);
+        let rows = stride(&k) == Some(1) && sizes.k.is_multiple_of(4) && multiple(&mn);
+        let columns = stride(&mn) == Some(1) && size % 4 == 0 && multiple(&k);
+        // Neighbours in memory, as many as follow each other.
+        let run = |line: &Line| line.last().filter(|digit| digit.1 == 1).map_or(0, |digit| digit.0);
+        Ok(Side {
             name,
             operand,
+            along_k: if rows || columns { !columns } else { run(&k) > run(&mn) },
+            vector: fours && (rows || columns),
             batch,
             mn,
             k,
-            offset: view.offset,
-            along_k: if rows || columns { !columns } else { k == 1 && mn != 1 },
-            vector: fours && (rows || columns),
-        }
-    })
+            offset: digits.offset,
+        })
+    };
+    Ok([side("a", a, rank - 3, sizes.m)?, side("b", b, rank - 2, sizes.n)?])
 }
 
 struct Tiles<'a> {
@@ -225,28 +233,64 @@ impl Tiles<'_> {
         if side.offset != 0 {
             terms.push(k.word(&format!("{name}0"), side.offset));
         }
-        for (axis, stride) in side.batch.iter().enumerate() {
-            match *stride {
-                0 => {}
-                1 => terms.push(coords[axis].clone()),
-                stride => {
-                    let word = k.word(&format!("{name}z{axis}"), stride);
-                    terms.push(format!("{} * {word}", coords[axis]));
-                }
-            }
+        let mut text = String::new();
+        for (axis, line) in side.batch.iter().enumerate() {
+            let words = format!("{name}z{axis}");
+            terms.extend(self.digits(k, &words, &words, &coords[axis], line, &mut text));
         }
         let sum = if terms.is_empty() { "0u".to_owned() } else { terms.join(" + ") };
-        format!("let {name}z = {sum};\n")
+        format!("{text}let {name}z = {sum};\n")
     }
 
-    /// `text * stride`, the stride a parameter unless it is 0 or 1.
-    fn times(&self, k: &mut Kernel<'_>, side: &Side, of_k: bool, text: &str) -> String {
-        let (axis, stride) = if of_k { ("k", side.k) } else { ("m", side.mn) };
-        match stride {
-            0 => "0u".to_owned(),
-            1 => text.to_owned(),
-            stride => format!("{text} * {}", k.word(&format!("{}{axis}", side.name), stride)),
+    /// The sum of the digits of `coord` times their strides, unless it is 0; what it needs goes to `text`.
+    /// Sizes and strides are the words `words`, names begin with `prefix`.
+    fn digits(
+        &self,
+        k: &mut Kernel<'_>,
+        words: &str,
+        prefix: &str,
+        coord: &str,
+        line: &Line,
+        text: &mut String,
+    ) -> Option<String> {
+        let times = |k: &mut Kernel<'_>, digit: usize, coord: &str| match line[digit].1 {
+            0 => None,
+            1 => Some(coord.to_owned()),
+            stride if line.len() == 1 => Some(format!("{coord} * {}", k.word(words, stride))),
+            stride => Some(format!("{coord} * {}", k.word(&format!("{words}s{digit}"), stride))),
+        };
+        let mut terms = Vec::new();
+        let mut rest = coord.to_owned();
+        for digit in (1..line.len()).rev() {
+            let size = k.word(&format!("{words}d{digit}"), line[digit].0 as i64);
+            let _ = writeln!(
+                text,
+                "let {prefix}q{digit} = ({rest}) / {size};\n\
+                 let {prefix}r{digit} = ({rest}) - {prefix}q{digit} * {size};"
+            );
+            terms.extend(times(k, digit, &format!("{prefix}r{digit}")));
+            rest = format!("{prefix}q{digit}");
         }
+        if !line.is_empty() {
+            terms.extend(times(k, 0, &rest));
+        }
+        (!terms.is_empty()).then(|| terms.join(" + "))
+    }
+
+    /// What coordinate `text` of `side` beside K (or along K) adds to the element; what it needs goes to
+    /// `out`, under names that begin with `prefix`.
+    fn term(
+        &self,
+        k: &mut Kernel<'_>,
+        side: &Side,
+        of_k: bool,
+        prefix: &str,
+        coord: &str,
+        out: &mut String,
+    ) -> String {
+        let (axis, line) = if of_k { ("k", &side.k) } else { ("m", &side.mn) };
+        let words = format!("{}{axis}", side.name);
+        self.digits(k, &words, prefix, coord, line, out).unwrap_or_else(|| "0u".to_owned())
     }
 
     fn sizes_text(&self, k: &mut Kernel<'_>) -> String {
@@ -289,6 +333,7 @@ impl Tiles<'_> {
         let (mut first, mut load, mut stage) =
             ("{\nlet kn = begin;\n".to_owned(), format!("{{\nlet kn = {next};\n"), String::new());
         let mut strides = [bm + 4, bn / 4];
+        let mut tables = String::new();
         for (side, extent) in self.sides.iter().zip([bm, bn]) {
             let vector = self.vector(&k, side);
             if side.name == "b" && side.along_k {
@@ -298,10 +343,14 @@ impl Tiles<'_> {
             place.push_str(&self.origin(&mut k, side, &coords));
             place.push_str(&staging.place(self, &mut k));
             start.push_str(&staging.registers());
-            let text = staging.load(self, &mut k);
-            first.push_str(&text);
-            load.push_str(&text);
+            first.push_str(&staging.load(self, &mut k, true));
+            load.push_str(&staging.load(self, &mut k, false));
             stage.push_str(&staging.stage(strides));
+            if staging.tabled() {
+                start.push_str(&staging.table(self, &mut k, &format!("begin + {bk}u"), "0u"));
+                load.push_str(&staging.table(self, &mut k, &format!("kn + {bk}u"), &format!("{bk}u - slot")));
+                tables.push_str(&format!("var<workgroup> t{}k: array<u32, {}>;\n", side.name, 2 * bk));
+            }
         }
         first.push_str("}\n");
         load.push_str("}\n");
@@ -320,10 +369,13 @@ impl Tiles<'_> {
         let multiply = multiply(tile, strides);
         let finish = self.finish_text(&mut k, wide)?;
         let extra = format!(
-            "const WG = {wg}u;\nvar<workgroup> ta: array<f32, {}>;\nvar<workgroup> tb: array<vec4<f32>, {}>;\n{finish}",
+            "const WG = {wg}u;\nvar<workgroup> ta: array<f32, {}>;\nvar<workgroup> tb: array<vec4<f32>, {}>;\n{tables}{finish}",
             bk * strides[0],
             bk * strides[1]
         );
+        if !tables.is_empty() {
+            load.insert_str(2, &format!("let slot = (k0 - begin) % {}u;\n", 2 * bk));
+        }
         let tiles = |size: usize, tile: u32| size.div_ceil(tile as usize) as u32;
         let grid = [tiles(self.sizes.n, bn), tiles(self.sizes.m, bm), self.sizes.batch as u32 * splits];
         if let Some(over) = grid.iter().find(|g| **g > self.cx.caps.max_workgroups) {
@@ -376,7 +428,7 @@ impl Tiles<'_> {
             let group = if vector && !side.along_k { 4 } else { 1 };
             for i in (0..extent).step_by(group as usize) {
                 let clamped = format!("min({at} + {i}u, {limit} - {group}u)");
-                let offset = self.times(&mut k, side, false, &clamped);
+                let offset = self.term(&mut k, side, false, &format!("{name}p{i}"), &clamped, &mut place);
                 let _ = writeln!(place, "let {name}p{i} = {name}z + {offset};");
             }
             let fragments = Fragments { side, vector, extent, steps };

@@ -27,7 +27,7 @@ impl Fragments<'_> {
             _ => (1, self.steps),
         };
         for q in 0..steps {
-            let offset = tiles.times(k, side, true, &format!("(k0 + {q}u)"));
+            let offset = tiles.term(k, side, true, &format!("{name}k{q}"), &format!("(k0 + {q}u)"), &mut out);
             let _ = writeln!(out, "let {name}k{q} = {offset};");
             for i in (0..self.extent).step_by(group as usize) {
                 let at = format!("{name}p{i} + {name}k{q}");
@@ -88,11 +88,36 @@ impl Staging<'_> {
                 (format!("{name}f"), slow, self.unit())
             };
             let clamped = format!("min({at} + {beside}, {limit} - {last}u)");
-            let offset = tiles.times(k, self.side, false, &clamped);
-            let depth = tiles.times(k, self.side, true, &along);
-            let _ = writeln!(out, "let {name}p{i} = {name}z + {offset} + {depth};");
+            let offset = tiles.term(k, self.side, false, &format!("{name}p{i}"), &clamped, &mut out);
+            let _ = if self.tabled() {
+                writeln!(out, "let {name}p{i} = {name}z + {offset};")
+            } else {
+                let depth = tiles.term(k, self.side, true, "", &along, &mut out);
+                writeln!(out, "let {name}p{i} = {name}z + {offset} + {depth};")
+            };
         }
         out
+    }
+
+    /// Whether K has several digits: what each step adds stands in workgroup memory then, computed a step
+    /// ahead by one invocation a `k`.
+    pub(super) fn tabled(&self) -> bool {
+        self.side.k.len() > 1
+    }
+
+    /// The part of the table at `slot` filled for the steps from `from` on.
+    pub(super) fn table(&self, tiles: &Tiles<'_>, k: &mut Kernel<'_>, from: &str, slot: &str) -> String {
+        let name = self.side.name;
+        let mut out = format!("if (lane < {}u) {{\nlet kt = min({from} + lane, end - 1u);\n", self.bk);
+        let offset = tiles.term(k, self.side, true, &format!("{name}t"), "kt", &mut out);
+        let _ = writeln!(out, "t{name}k[{slot} + lane] = {offset};\n}}");
+        out
+    }
+
+    /// The coordinate along K of unit `i` within a step.
+    fn depth(&self, i: u32) -> String {
+        let name = self.side.name;
+        if self.side.along_k { format!("{name}f") } else { format!("({name}slow + {}u)", i * self.apart()) }
     }
 
     pub(super) fn registers(&self) -> String {
@@ -100,14 +125,26 @@ impl Staging<'_> {
         (0..self.units()).map(|i| format!("var w{}{i} = {ty}();\n", self.side.name)).collect()
     }
 
-    /// Loads the units at `kn`; past the end of K they are 0.
-    pub(super) fn load(&self, tiles: &Tiles<'_>, k: &mut Kernel<'_>) -> String {
+    /// Loads the units at `kn`; past the end of K they are 0. `first`: the table is not there yet.
+    pub(super) fn load(&self, tiles: &Tiles<'_>, k: &mut Kernel<'_>, first: bool) -> String {
         let name = self.side.name;
-        let offset = tiles.times(k, self.side, true, "kn");
-        let mut out = format!("let {name}k = {offset};\n");
+        let mut out = String::new();
+        if !self.tabled() {
+            let offset = tiles.term(k, self.side, true, "", "kn", &mut out);
+            let _ = writeln!(out, "let {name}k = {offset};");
+        }
         let ty = if self.vector { "vec4<f32>" } else { "f32" };
         for i in 0..self.units() {
-            let at = format!("{name}p{i} + {name}k");
+            let depth = self.depth(i);
+            let at = match (self.tabled(), first) {
+                (false, _) => format!("{name}p{i} + {name}k"),
+                (true, false) => format!("{name}p{i} + t{name}k[slot + {depth}]"),
+                (true, true) => {
+                    let coord = format!("min(kn + {depth}, end - 1u)");
+                    let term = tiles.term(k, self.side, true, &format!("{name}l{i}"), &coord, &mut out);
+                    format!("{name}p{i} + {term}")
+                }
+            };
             let load = |k: &Kernel<'_>, at: &str| {
                 if self.vector { k.load_quad(self.side.operand, at) } else { k.load(self.side.operand, at) }
             };
@@ -115,11 +152,6 @@ impl Staging<'_> {
                 let _ = writeln!(out, "w{name}{i} = {};", load(k, &at));
                 continue;
             }
-            let depth = if self.side.along_k {
-                format!("{name}f")
-            } else {
-                format!("{name}slow + {}u", i * self.apart())
-            };
             let guarded = load(k, &format!("select(0u, {at}, {name}in{i})"));
             let _ = writeln!(
                 out,

@@ -378,3 +378,42 @@ fn sorting_by_counting_and_merging() {
         }
     }
 }
+
+/// `x` `[n, c, h, w]` as windows of 3 by 3: `[n, c * 9, count]`, or `[n * count, c * 9]`.
+fn columns(s: &mut Sketch, dims: [usize; 4], step: u32, beside: bool) -> Val {
+    let x = s.x(&dims);
+    let wide = Op::Windows { axis: 2, size: 3, step, dilation: 1 };
+    let both = s.op(wide, &[x]);
+    let both = s.op(Op::Windows { axis: 3, size: 3, step, dilation: 1 }, &[both]);
+    let [n, c, h, w] = dims;
+    let count = ((h - 3) / step as usize + 1) * ((w - 3) / step as usize + 1);
+    if beside {
+        let y = s.op(Op::Permute([0, 2, 3, 1, 4, 5, 0, 0]), &[both]);
+        return s.to(Op::Reshape, &[y], &[n * count, c * 9]);
+    }
+    let y = s.op(Op::Permute([0, 1, 4, 5, 2, 3, 0, 0]), &[both]);
+    s.to(Op::Reshape, &[y], &[n, c * 9, count])
+}
+
+#[test]
+fn products_with_windows() {
+    for (dims, m, step) in [([2, 16, 20, 22], 64, 1), ([3, 5, 9, 17], 7, 2), ([40, 32, 12, 12], 130, 1)] {
+        let mut s = Sketch::default();
+        let seen = columns(&mut s, dims, step, false);
+        let to = s.graph.out(seen).shape;
+        let w = s.x(&[dims[0], m, to[1]]);
+        let y = s.op(Op::MatMul, &[w, seen]);
+        let y = s.op(Op::Unary(Unary::Relu), &[y]);
+        let rows = columns(&mut s, dims, step, true);
+        let to = s.graph.out(rows).shape;
+        let w = s.x(&[m, to[0]]);
+        let dw = s.op(Op::MatMul, &[w, rows]);
+        let other = s.x(&[to[1], m]);
+        let back = s.op(Op::MatMul, &[rows, other]);
+        s.roots = vec![y, dw, back];
+        let all = texts(&s);
+        // Where sizes are large, tables of what K adds stand in workgroup memory.
+        let tables = all.iter().any(|text| text.contains("tbk: array<u32"));
+        assert!(tables, "no kernel has a table");
+    }
+}

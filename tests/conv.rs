@@ -1,0 +1,282 @@
+//! Convolutions whose results are known from thought, and what they refuse.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use wgrad::{Context, ContextOptions, Conv, ConvTranspose, HostTensor, Padding, Pass, Tensor, grad, vjp};
+
+use crate::Subject;
+
+crate::suite![
+    plain: refused, forms_agree_on_bits;
+    device: tail, output_padding, groups_and_stride, dilation, offset_kernel, outer_product, infinite,
+        last_pixel, empty_batch, windows_are_not_stored
+];
+
+fn floats(p: &Pass, dims: &[usize], elems: &[f32]) -> Tensor {
+    p.input(HostTensor::new(dims, elems).unwrap()).unwrap()
+}
+
+fn ramp(p: &Pass, dims: &[usize]) -> Tensor {
+    let n: usize = dims.iter().product();
+    floats(p, dims, &(0..n).map(|i| i as f32).collect::<Vec<_>>())
+}
+
+fn ones(y: Tensor) -> Tensor {
+    y.ones_like()
+}
+
+fn tail(on: &Subject) {
+    on.context()
+        .pass(|p| {
+            let (x, w) = (ramp(p, &[1, 1, 11]), ramp(p, &[1, 1, 4]));
+            let y = x.conv1d(w, None, Conv { stride: [4], ..Conv::default() });
+            assert_eq!(y.to_vec::<f64>()?, [14., 38.]);
+            let d = vjp(&[y], &[ones(y)], &[x, w])?;
+            assert_eq!(d[0].to_vec::<f64>()?, [0., 1., 2., 3., 0., 1., 2., 3., 0., 0., 0.]);
+            assert_eq!(d[1].to_vec::<f64>()?, [4., 6., 8., 10.]);
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn output_padding(on: &Subject) {
+    on.context()
+        .pass(|p| {
+            let (x, w) = (ramp(p, &[2, 2, 4]), ramp(p, &[2, 2, 3]));
+            let how = ConvTranspose { output_padding: [1], ..ConvTranspose::default() };
+            let y = x.conv_transpose1d(w, None, how);
+            assert_eq!(y.shape().dims(), [2, 2, 7]);
+            assert_eq!(y.slice(2, 6..).to_vec::<f64>()?, [0.; 4]);
+            let d = vjp(&[y], &[ones(y)], &[x, w])?;
+            assert_eq!(d[0].shape(), x.shape());
+            assert_eq!(d[0].to_vec::<f64>()?[..5], [15., 15., 15., 15., 51.]);
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn groups_and_stride(on: &Subject) {
+    on.context()
+        .pass(|p| {
+            let (x, w, b) = (ramp(p, &[1, 4, 4, 4]), ramp(p, &[2, 2, 3, 3]), floats(p, &[2], &[0., 0.]));
+            let how = Conv { stride: [2, 2], groups: 2, ..Conv::default() };
+            let y = x.conv2d(w, Some(b), how);
+            let d = vjp(&[y], &[ones(y)], &[x, w, b])?;
+            for c in 0..4 {
+                let first = f64::from(9 * c);
+                let row = |r: i32| {
+                    let at = first + f64::from(3 * r);
+                    [at, at + 1., at + 2., 0.]
+                };
+                let want = [row(0), row(1), row(2), [0.; 4]].concat();
+                assert_eq!(d[0].select_index(1, c).to_vec::<f64>()?, want, "channel {c}");
+            }
+            let dw = d[1].to_vec::<f64>()?;
+            assert_eq!(dw[..9], [0., 1., 2., 4., 5., 6., 8., 9., 10.]);
+            let add = |by: f64| dw[..9].iter().map(|x| x + by).collect::<Vec<_>>();
+            for (i, part) in dw.chunks(9).enumerate() {
+                assert_eq!(part, add(16. * i as f64), "part {i}");
+            }
+            assert_eq!(d[2].to_vec::<f64>()?, [1., 1.]);
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn dilation(on: &Subject) {
+    on.context()
+        .pass(|p| {
+            let x = floats(p, &[1, 1, 6], &[1., 2., 3., 4., 5., 6.]);
+            let w = floats(p, &[1, 1, 2], &[1., 10.]);
+            let y = x.conv1d(w, None, Conv { dilation: [2], ..Conv::default() });
+            assert_eq!(y.to_vec::<f64>()?, [31., 42., 53., 64.]);
+            let alone = x.squeeze(0).conv1d(w, None, Conv { padding: Padding::Same, ..Conv::default() });
+            assert_eq!(alone.shape().dims(), [1, 6]);
+            // The odd zero stands behind.
+            assert_eq!(alone.to_vec::<f64>()?, [21., 32., 43., 54., 65., 6.]);
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn offset_kernel(on: &Subject) {
+    let data: Vec<f32> = (1..13).map(|i| i as f32 / 10.0).collect();
+    on.context()
+        .pass(|p| {
+            let x = ramp(p, &[1, 2, 2, 3]);
+            let whole = floats(p, &[3, 4, 1, 1], &data);
+            let part: Vec<f32> = data.chunks(4).flat_map(|row| row[1..3].to_vec()).collect();
+            let plain = floats(p, &[3, 2, 1, 1], &part);
+            let (a, b) = (
+                x.conv2d(whole.slice(1, 1..3), None, Conv::default()),
+                x.conv2d(plain, None, Conv::default()),
+            );
+            assert_eq!(a.to_vec::<f64>()?, b.to_vec::<f64>()?);
+            let (da, db) = (grad(a.square().sum(..), &[x, whole])?, grad(b.square().sum(..), &[x, plain])?);
+            assert_eq!(da[0].to_vec::<f64>()?, db[0].to_vec::<f64>()?);
+            assert_eq!(da[1].slice(1, 1..3).to_vec::<f64>()?, db[1].to_vec::<f64>()?);
+            assert_eq!(da[1].slice(1, 3..).to_vec::<f64>()?, [0.; 3]);
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn outer_product(on: &Subject) {
+    on.context()
+        .pass(|p| {
+            let x = ramp(p, &[1, 1, 1, 672]).permute([0, 3, 1, 2]);
+            let w = p.zeros([168, 672, 1, 1]);
+            let y = x.conv2d(w, None, Conv::default());
+            let g = ramp(p, &[1, 168, 1, 1]);
+            let dw = vjp(&[y], &[g], &[w])?[0];
+            let got = dw.to_vec::<f64>()?;
+            for (i, row) in got.chunks(672).enumerate() {
+                for (j, d) in row.iter().enumerate() {
+                    assert_eq!(*d, (i * j) as f64, "{i} {j}");
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// Infinities spread no further than the windows that hold them, whatever the weights are.
+fn infinite(on: &Subject) {
+    on.context()
+        .pass(|p| {
+            let x = floats(p, &[1, 1, 6], &[f32::INFINITY, 1., 1., 1., 1., 1.]);
+            let w = floats(p, &[1, 1, 3], &[1., 1., 0.]);
+            let y = x.conv1d(w, None, Conv { padding: [1].into(), ..Conv::default() }).to_vec::<f64>()?;
+            assert_eq!(y[0], f64::INFINITY);
+            assert_eq!(y[1], f64::INFINITY);
+            assert_eq!(y[2..], [2.; 4]);
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn last_pixel(on: &Subject) {
+    if on.is_slow() || on.tag() == "oracle" {
+        return;
+    }
+    on.context()
+        .pass(|p| {
+            let x = p.zeros([1, 3, 1024, 1024]).slice_assign_step(3, 1020.., 1, 1.0);
+            let w = ramp(p, &[2, 3, 3, 3]);
+            let y = x.conv2d(w, None, Conv { padding: [1; 2].into(), ..Conv::default() });
+            let last = y.slice(2, -1..).slice(3, -1..).to_vec::<f64>()?;
+            // Rows 0 and 1, columns 0 and 1 of each kernel lie inside.
+            let sum = |m: f64| (0..3).map(|c| 4. * (27. * m + 9. * f64::from(c)) + 8.).sum::<f64>();
+            assert_eq!(last, [sum(0.), sum(1.)]);
+            let dx = vjp(&[y], &[ones(y)], &[x])?[0];
+            let corner = dx.slice(2, -1..).slice(3, -1..).to_vec::<f64>()?;
+            // Elements 1 and 2 of each axis of the kernel reach the last pixel.
+            let reach = |c: f64| [0., 27.].iter().map(|m| 4. * (m + 9. * c) + 24.).sum::<f64>();
+            assert_eq!(corner, [reach(0.), reach(1.), reach(2.)]);
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn empty_batch(on: &Subject) {
+    on.context()
+        .pass(|p| {
+            let (x, w, b) = (p.zeros([0, 2, 5, 5]), ramp(p, &[3, 2, 3, 3]), p.zeros([3]));
+            let y = x.conv2d(w, Some(b), Conv::default());
+            assert_eq!(y.shape().dims(), [0, 3, 3, 3]);
+            let d = grad(y.sum(..), &[x, w, b])?;
+            assert!(d[0].to_vec::<f64>()?.is_empty());
+            assert_eq!(d[1].to_vec::<f64>()?, [0.; 54]);
+            assert_eq!(d[2].to_vec::<f64>()?, [0.; 3]);
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// No value of a convolution and its gradients is as large as all windows.
+fn windows_are_not_stored(on: &Subject) {
+    let ctx = on.context();
+    let (x, w) = ([4, 8, 20, 20], [16, 8, 5, 5]);
+    ctx.pass(|p| {
+        let (x, w) = (ramp(p, &x) * 1e-4, ramp(p, &w) * 1e-4);
+        let y = x.conv2d(w, None, Conv { padding: [2; 2].into(), ..Conv::default() });
+        let d = grad(y.square().sum(..), &[x, w])?;
+        let sums = Tensor::stack(&[d[0].sum(..), d[1].sum(..)], 0);
+        sums.to_vec::<f64>()
+    })
+    .unwrap();
+    let plan = ctx.last_plan().unwrap();
+    let largest =
+        plan.steps.iter().flat_map(|s| &s.group.stores).map(|s| plan.graph.out(s.val).shape.elems());
+    // The largest is what the gradient reads with zeros around: [4, 16, 24, 24]; windows are 25 of x.
+    assert!(largest.max().unwrap() <= 4 * 16 * 24 * 24, "{plan}");
+}
+
+/// On the CPU executor a convolution gives equal bits fused or not, also where sums or outputs are long.
+fn forms_agree_on_bits() {
+    let bits = |fuse: bool, dims: &[usize], weight: &[usize], stride: usize| {
+        let options = ContextOptions::default().fuse(fuse);
+        let ctx = Context::with(&wgrad::Device::cpu(), options).unwrap();
+        ctx.pass(|p| {
+            let (x, w) = ((ramp(p, dims) * 0.37).sin(), (ramp(p, weight) * 0.61).cos());
+            let how = Conv { stride: [stride; 2], padding: [1; 2].into(), ..Conv::default() };
+            let y = x.conv2d(w, None, how);
+            let d = vjp(&[y], &[(y * 0.5).sin()], &[x, w])?;
+            Ok([y.to_vec::<f32>()?, d[0].to_vec::<f32>()?, d[1].to_vec::<f32>()?])
+        })
+        .unwrap()
+    };
+    let shapes: [(&[usize], &[usize], usize); 4] = [
+        (&[3, 2, 60, 71], &[5, 2, 3, 3], 1),
+        (&[70, 3, 13, 13], &[8, 3, 3, 3], 1),
+        (&[9, 4, 8, 7], &[6, 4, 3, 2], 2),
+        (&[2, 3, 4, 4], &[4, 3, 3, 3], 1),
+    ];
+    for (dims, weight, stride) in shapes {
+        assert!(bits(true, dims, weight, stride) == bits(false, dims, weight, stride), "{dims:?} {weight:?}");
+    }
+}
+
+fn refused() {
+    let ctx = crate::devices::oracle();
+    ctx.pass(|p| {
+        let (x, w) = (ramp(p, &[1, 2, 5, 5]), ramp(p, &[4, 2, 3, 3]));
+        let d = Conv::<2>::default;
+        let t = ConvTranspose::<2>::default;
+        let all: Vec<(&str, wgrad::Result<Tensor>, &str)> = vec![
+            ("rank", x.try_conv1d(w, None, Conv::default()), "needs ranks 3 and 3"),
+            ("channels", x.slice(1, ..1).try_conv2d(w, None, d()), "in 1 groups"),
+            ("groups", x.try_conv2d(w, None, Conv { groups: 2, ..d() }), "in 2 groups"),
+            ("no groups", x.try_conv2d(w, None, Conv { groups: 0, ..d() }), "above 0"),
+            ("stride", x.try_conv2d(w, None, Conv { stride: [1, 0], ..d() }), "above 0"),
+            ("dilation", x.try_conv2d(w, None, Conv { dilation: [0, 1], ..d() }), "above 0"),
+            ("no kernel", x.try_conv2d(w.slice(3, ..0), None, d()), "above 0"),
+            ("kernel", x.try_conv2d(w, None, Conv { dilation: [3, 1], ..d() }), "7 elements on axis 2 of 5"),
+            (
+                "same",
+                x.try_conv2d(w, None, Conv { padding: Padding::Same, stride: [2, 2], ..d() }),
+                "needs stride 1",
+            ),
+            ("bias", x.try_conv2d(w, Some(p.zeros([3])), d()), "a bias of [3] for 4 channels"),
+            (
+                "ints",
+                x.cast(wgrad::DType::I32).try_conv2d(w.cast(wgrad::DType::I32), None, d()),
+                "not defined",
+            ),
+            ("transposed", x.try_conv_transpose2d(w, None, t()), "in 1 groups"),
+            (
+                "cut",
+                x.try_conv_transpose2d(w.transpose(0, 1), None, ConvTranspose { padding: [4, 0], ..t() }),
+                "cuts 8 elements of 7",
+            ),
+        ];
+        for (name, result, text) in all {
+            match result {
+                Ok(y) => panic!("{name}: gives {}", y.shape()),
+                Err(e) => assert!(e.to_string().contains(text), "{name}: {e}"),
+            }
+        }
+        Ok(())
+    })
+    .unwrap();
+}
