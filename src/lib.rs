@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 pub use wgrad_autograd::*;
 pub use wgrad_graph::{
-    Backend, Caps, DType, DeviceKind, Element, Error, ErrorKind, HostTensor, Result, Shape, bail,
+    Backend, Caps, DType, DeviceKind, Element, Error, ErrorKind, HostTensor, Result, Shape, bail, bf16, f16,
 };
 use wgrad_wgpu::AdapterInfo;
 

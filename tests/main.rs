@@ -9,6 +9,7 @@
 
 mod conv;
 mod devices;
+mod dtypes;
 mod elementwise;
 mod engine;
 mod fuzz;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         ("neural", neural::tests()),
         ("nn", nn::tests()),
         ("ops", ops::tests()),
+        ("dtypes", dtypes::tests()),
         ("elementwise", elementwise::tests()),
         ("linalg", linalg::tests()),
         ("random", random::tests()),

@@ -506,7 +506,6 @@ fn mistakes_are_errors_with_the_callers_line() {
             x.try_cross_entropy(p.arange(0..3)),
             x.try_squeeze(0),
             x.try_permute([1]),
-            words(p, &[1]).try_add(ints(p, [1], &[1])),
             words(p, &[1]).try_add(-1),
             bools(p, &[true]).try_add(bools(p, &[true])),
             x.try_layer_norm(w, w, 1e-5),

@@ -18,6 +18,9 @@ const WG = 256u;
 fn number(at: u32) -> u32 {
     return b0[at];
 }
+fn before(x: u32, w: u32, earlier: bool) -> bool {
+    return x < w || (x == w && earlier);
+}
 //]
 
 @compute @workgroup_size(WG)
@@ -52,7 +55,7 @@ fn main(
             let j = b2[first + (side + middle) * inner];
             //]
             let other = number(first + j * inner);
-            if (other < own || (other == own && j < t)) {
+            if (before(other, own, j < t)) {
                 low = middle + 1u;
             } else {
                 high = middle;

@@ -17,6 +17,9 @@ const WG = 256u;
 fn number(at: u32) -> u32 {
     return b0[at];
 }
+fn before(x: u32, w: u32, earlier: bool) -> bool {
+    return x < w || (x == w && earlier);
+}
 //]
 
 @compute @workgroup_size(WG)
@@ -42,7 +45,7 @@ fn main(
         var place = start;
         for (var j = start; j < end; j += 1u) {
             let other = number(first + j * inner);
-            place += select(0u, 1u, other < own || (other == own && j < t));
+            place += select(0u, 1u, before(other, own, j < t));
         }
         let to = first + place * inner;
         //[ store

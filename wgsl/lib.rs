@@ -11,6 +11,12 @@ pub const INVERSE: &str = include_str!("inverse.wgsl");
 pub const INTEGER: &str = include_str!("integer.wgsl");
 /// Conversions and the order of arg-reductions.
 pub const CAST: &str = include_str!("cast.wgsl");
+/// Floats of 16 bits.
+pub const HALF: &str = include_str!("half.wgsl");
+/// Arithmetic of integers of 64 bits.
+pub const INT64: &str = include_str!("int64.wgsl");
+/// Order and conversions of integers of 64 bits.
+pub const INT64_MORE: &str = include_str!("int64_more.wgsl");
 /// Random bits.
 pub const RANDOM: &str = include_str!("random.wgsl");
 /// Elementwise kernels.
@@ -35,12 +41,15 @@ pub const ARGSORT_RANK: &str = include_str!("argsort_rank.wgsl");
 pub const ARGSORT_MERGE: &str = include_str!("argsort_merge.wgsl");
 
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 15] = [
+pub const ALL: [(&str, &str); 18] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
     ("inverse", INVERSE),
     ("integer", INTEGER),
     ("cast", CAST),
+    ("half", HALF),
+    ("int64", INT64),
+    ("int64_more", INT64_MORE),
     ("random", RANDOM),
     ("pointwise", POINTWISE),
     ("reduce", REDUCE),
@@ -54,4 +63,5 @@ pub const ALL: [(&str, &str); 15] = [
 ];
 
 /// The files of functions, of which one may call another's.
-pub const FUNCTIONS: [&str; 6] = [MATH, TRANSCENDENTAL, INVERSE, INTEGER, CAST, RANDOM];
+pub const FUNCTIONS: [&str; 9] =
+    [MATH, TRANSCENDENTAL, INVERSE, INTEGER, CAST, HALF, INT64, INT64_MORE, RANDOM];

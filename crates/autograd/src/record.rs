@@ -158,8 +158,48 @@ pub(crate) fn pass_of(x: &[Tensor], at: At) -> Result<OpenPass> {
     }
 }
 
-/// Records an operation: checks it, appends its node, gives the handle of its (first) output.
+/// Records an operation: checks it, appends its node, gives the handle of its (first) output. What computes
+/// with halves is recorded as f32 between two casts, so that it is rounded once.
 pub(crate) fn operation(pass: Option<OpenPass>, what: Recorded<'_>, at: At) -> Result<Tensor> {
+    let Some(half) = half_of(&what)? else { return append(pass, what, at) };
+    let pass = match pass {
+        Some(pass) => pass,
+        None => pass_of(what.x, at)?,
+    };
+    let mut wide: SmallVec<[Tensor; 4]> = SmallVec::new();
+    for x in what.x {
+        let is_half = x.try_out()?.dtype == half;
+        let cast = Recorded { op: Op::Cast, x: &[*x], to: None, dtype: Some(DType::F32) };
+        wide.push(if is_half { append(Some(pass), cast, at)? } else { *x });
+    }
+    let y = append(Some(pass), Recorded { x: &wide, ..what }, at)?;
+    if y.try_out()?.dtype != DType::F32 {
+        return Ok(y);
+    }
+    append(Some(pass), Recorded { op: Op::Cast, x: &[y], to: None, dtype: Some(half) }, at)
+}
+
+/// The half dtype that all float operands of a computing operation have.
+fn half_of(what: &Recorded<'_>) -> Result<Option<DType>> {
+    if !what.op.computes() {
+        return Ok(None);
+    }
+    let mut half = None;
+    for x in what.x {
+        let dtype = x.try_out()?.dtype;
+        match half {
+            _ if !dtype.is_float() => {}
+            None => half = Some(dtype),
+            // Dtypes that differ are a mistake, which the rule for shapes tells.
+            Some(first) if first != dtype => return Ok(None),
+            Some(_) => {}
+        }
+    }
+    Ok(half.filter(|dtype| dtype.is_half()))
+}
+
+/// Records an operation as it is.
+fn append(pass: Option<OpenPass>, what: Recorded<'_>, at: At) -> Result<Tensor> {
     let Recorded { op, x, to, dtype } = what;
     let pass = match pass {
         Some(pass) if x.iter().all(|t| t.pass().is_none_or(|p| p == pass)) => pass,

@@ -41,6 +41,7 @@ keys! {
         if x.is_nan() { u64::MAX } else if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
     };
     i32 => u32: |x| x as u32 ^ 1 << 31;
+    i64 => u64: |x| x as u64 ^ 1 << 63;
     u32 => u32: |x| x;
     u8 => u32: |x| u32::from(x);
 }
@@ -52,7 +53,9 @@ pub(crate) fn run(lines: Lines, descending: bool, x: &Whole<'_>, to: &mut [u8]) 
         DType::F64 => typed::<f64>(lines, descending, x.elems(), to),
         DType::I32 => typed::<i32>(lines, descending, x.elems(), to),
         DType::U32 => typed::<u32>(lines, descending, x.elems(), to),
+        DType::I64 => typed::<i64>(lines, descending, x.elems(), to),
         DType::U8 | DType::Bool => typed::<u8>(lines, descending, x.elems(), to),
+        DType::F16 | DType::BF16 => unreachable!("halves are sorted as f32, checked when recorded"),
     }
 }
 

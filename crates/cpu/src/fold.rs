@@ -62,6 +62,7 @@ nums! {
     f64: 0.0, 1.0, f64::NEG_INFINITY, f64::INFINITY, |a, b| a + b, |a, b| a * b;
     i32: 0, 1, i32::MIN, i32::MAX, i32::wrapping_add, i32::wrapping_mul;
     u32: 0, 1, 0, u32::MAX, u32::wrapping_add, u32::wrapping_mul;
+    i64: 0, 1, i64::MIN, i64::MAX, i64::wrapping_add, i64::wrapping_mul;
 }
 
 /// What a loop over accumulators does.
@@ -164,7 +165,10 @@ macro_rules! typed {
             DType::F64 => $f::<f64>($($arg),*),
             DType::I32 => $f::<i32>($($arg),*),
             DType::U32 => $f::<u32>($($arg),*),
-            DType::Bool | DType::U8 => unreachable!("not reduced, checked when recorded"),
+            DType::I64 => $f::<i64>($($arg),*),
+            DType::Bool | DType::U8 | DType::F16 | DType::BF16 => {
+                unreachable!("not reduced, checked when recorded")
+            }
         }
     };
 }

@@ -2,7 +2,7 @@
 //! run time. Nothing in them is interpreted for each element.
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
-use wgrad_graph::{Binary, DType, Unary};
+use wgrad_graph::{Binary, DType, Unary, bf16, f16};
 
 use crate::{math, philox::philox};
 
@@ -65,6 +65,8 @@ fn map2_same<A: Copy, Y>(same: Same, x: &[A], w: &[A], y: &mut [Y], f: impl Fn(A
 /// An integer element. Operations are those of the rows on 64 bits, wrapped; the compiler narrows
 /// them where it can.
 pub(crate) trait Int: Pod + Ord + Send + Sync {
+    /// The bits of a shift count that are looked at.
+    const SHIFT: i64;
     fn wide(self) -> i64;
     fn wrap(x: i64) -> Self;
 }
@@ -72,6 +74,7 @@ pub(crate) trait Int: Pod + Ord + Send + Sync {
 macro_rules! ints {
     ($($t:ty)*) => {$(
         impl Int for $t {
+            const SHIFT: i64 = if size_of::<$t>() == 8 { 63 } else { 31 };
             #[inline(always)]
             fn wide(self) -> i64 {
                 i64::from(self)
@@ -83,7 +86,10 @@ macro_rules! ints {
         }
     )*};
 }
-ints!(u8 u32 i32);
+ints!(u8 u32 i32 i64);
+
+/// Why a loop over elements knows no halves.
+const HALVES: &str = "halves are computed as f32, checked when recorded";
 
 /// `y = op(x)`.
 pub(crate) fn unary(op: Unary, dtype: DType, x: &[u8], y: &mut [u8]) {
@@ -104,6 +110,8 @@ pub(crate) fn unary(op: Unary, dtype: DType, x: &[u8], y: &mut [u8]) {
         DType::U8 => unary_int::<u8>(op, x, y),
         DType::U32 => unary_int::<u32>(op, cast_slice(x), cast_slice_mut(y)),
         DType::I32 => unary_int::<i32>(op, cast_slice(x), cast_slice_mut(y)),
+        DType::I64 => unary_int::<i64>(op, cast_slice(x), cast_slice_mut(y)),
+        DType::F16 | DType::BF16 => unreachable!("{HALVES}"),
     }
 }
 
@@ -151,7 +159,7 @@ vectorised! {
 vectorised! {
     fn unary_int<'a, T: Int>(op: Unary, x: &'a [T], y: &'a mut [T]) {
         match op {
-            Unary::Neg => map(x, y, |x| T::wrap(-x.wide())),
+            Unary::Neg => map(x, y, |x| T::wrap(x.wide().wrapping_neg())),
             Unary::Not => map(x, y, |x| T::wrap(!x.wide())),
             _ => {
                 let f = op.row().int.expect("the row takes integers, checked when recorded");
@@ -173,6 +181,7 @@ pub(crate) fn binary(op: Binary, dtype: DType, same: Same, x: &[u8], w: &[u8], y
         DType::F32 if op.compares() => compare::<f32>(op, cast_slice(x), cast_slice(w), y),
         DType::F64 if op.compares() => compare::<f64>(op, cast_slice(x), cast_slice(w), y),
         DType::U32 if op.compares() => compare::<u32>(op, cast_slice(x), cast_slice(w), y),
+        DType::I64 if op.compares() => compare::<i64>(op, cast_slice(x), cast_slice(w), y),
         DType::I32 if op.compares() => compare::<i32>(op, cast_slice(x), cast_slice(w), y),
         DType::U8 | DType::Bool if op.compares() => compare::<u8>(op, x, w, y),
         DType::F32 => binary_f32(op, same, cast_slice(x), cast_slice(w), cast_slice_mut(y)),
@@ -183,6 +192,8 @@ pub(crate) fn binary(op: Binary, dtype: DType, same: Same, x: &[u8], w: &[u8], y
         DType::Bool | DType::U8 => binary_int::<u8>(op, x, w, y),
         DType::U32 => binary_int::<u32>(op, cast_slice(x), cast_slice(w), cast_slice_mut(y)),
         DType::I32 => binary_int::<i32>(op, cast_slice(x), cast_slice(w), cast_slice_mut(y)),
+        DType::I64 => binary_int::<i64>(op, cast_slice(x), cast_slice(w), cast_slice_mut(y)),
+        DType::F16 | DType::BF16 => unreachable!("{HALVES}"),
     }
 }
 
@@ -245,8 +256,8 @@ vectorised! {
             Binary::And => map2(x, w, y, |x, w| T::wrap(x.wide() & w.wide())),
             Binary::Or => map2(x, w, y, |x, w| T::wrap(x.wide() | w.wide())),
             Binary::Xor => map2(x, w, y, |x, w| T::wrap(x.wide() ^ w.wide())),
-            Binary::Shl => map2(x, w, y, |x, w| T::wrap(x.wide() << (w.wide() & 31))),
-            Binary::Shr => map2(x, w, y, |x, w| T::wrap(x.wide() >> (w.wide() & 31))),
+            Binary::Shl => map2(x, w, y, |x, w| T::wrap(x.wide() << (w.wide() & T::SHIFT))),
+            Binary::Shr => map2(x, w, y, |x, w| T::wrap(x.wide() >> (w.wide() & T::SHIFT))),
             Binary::MulHigh => map2(x, w, y, |x, w| T::wrap(x.wide().wrapping_mul(w.wide()) >> 32)),
             _ => {
                 let f = op.row().int.expect("the row takes integers, checked when recorded");
@@ -260,6 +271,7 @@ vectorised! {
 pub(crate) fn select(dtype: DType, c: &[u8], x: &[u8], w: &[u8], y: &mut [u8]) {
     match dtype.bytes() {
         1 => select_as::<u8>(c, x, w, y),
+        2 => select_as::<u16>(c, cast_slice(x), cast_slice(w), cast_slice_mut(y)),
         4 => select_as::<u32>(c, cast_slice(x), cast_slice(w), cast_slice_mut(y)),
         _ => select_as::<u64>(c, cast_slice(x), cast_slice(w), cast_slice_mut(y)),
     }
@@ -283,18 +295,59 @@ macro_rules! casts {
                     DType::U8 => map(x, $y, |x| x as u8),
                     DType::U32 => map(x, cast_slice_mut($y), |x| x as u32),
                     DType::I32 => map(x, cast_slice_mut($y), |x| x as i32),
+                    DType::I64 => map(x, cast_slice_mut($y), |x| x as i64),
+                    DType::F16 => map(x, cast_slice_mut($y), |x| math::to_f16(x as f32)),
+                    DType::BF16 => map(x, cast_slice_mut($y), |x| math::to_bf16(x as f32)),
                     DType::F32 => map(x, cast_slice_mut($y), |x| x as f32),
                     DType::F64 => map(x, cast_slice_mut($y), |x| x as f64),
                 }
             })*
+            DType::F16 | DType::BF16 => unreachable!("widened first"),
         }
     };
 }
 
+/// `y = x` as another dtype: Rust's `as` is the definition (saturating from floats, else wrapping); halves are
+/// rounded to the nearest, ties to even.
+pub(crate) fn cast(from: DType, to: DType, x: &[u8], y: &mut [u8]) {
+    const AT_ONCE: usize = 256;
+    match (from, to) {
+        (DType::F16 | DType::BF16, DType::F32) => widen(from, cast_slice(x), cast_slice_mut(y)),
+        (DType::F16 | DType::BF16, _) => {
+            let mut wide = [0f32; AT_ONCE];
+            let parts = x.chunks(AT_ONCE * 2).zip(y.chunks_mut(AT_ONCE * to.bytes()));
+            for (x, y) in parts {
+                let wide = &mut wide[..x.len() / 2];
+                widen(from, cast_slice(x), wide);
+                cast_plain(DType::F32, to, cast_slice(wide), y);
+            }
+        }
+        // f64 is rounded once: by way of f32 a tie would be met that is none.
+        (DType::F64, DType::F16 | DType::BF16) => {
+            let narrow = |x: f64| match to {
+                DType::F16 => f16::from_f64(to.round(x)).to_bits(),
+                _ => bf16::from_f64(to.round(x)).to_bits(),
+            };
+            map(cast_slice::<_, f64>(x), cast_slice_mut::<_, u16>(y), narrow);
+        }
+        _ => cast_plain(from, to, x, y),
+    }
+}
+
 vectorised! {
-    /// `y = x` as another dtype: Rust's `as` is the definition (saturating from floats, else wrapping).
-    fn cast<'a>(from: DType, to: DType, x: &'a [u8], y: &'a mut [u8]) {
-        casts!(from to x y; Bool u8, U8 u8, U32 u32, I32 i32, F32 f32, F64 f64);
+    /// `y = x`, halves as f32.
+    fn widen<'a>(from: DType, x: &'a [u16], y: &'a mut [f32]) {
+        match from {
+            DType::F16 => map(x, y, math::from_f16),
+            _ => map(x, y, |x| f32::from_bits(u32::from(x) << 16)),
+        }
+    }
+}
+
+vectorised! {
+    /// As [`cast`], where `from` is no half.
+    fn cast_plain<'a>(from: DType, to: DType, x: &'a [u8], y: &'a mut [u8]) {
+        casts!(from to x y; Bool u8, U8 u8, U32 u32, I32 i32, I64 i64, F32 f32, F64 f64);
     }
 }
 
@@ -315,16 +368,20 @@ pub(crate) fn element(x: f64, dtype: DType) -> ([u8; 8], usize) {
         DType::U8 => bytes[0] = x as i64 as u8,
         DType::U32 => bytes[..4].copy_from_slice(&(x as i64 as u32).to_ne_bytes()),
         DType::I32 => bytes[..4].copy_from_slice(&(x as i64 as i32).to_ne_bytes()),
+        DType::I64 => bytes.copy_from_slice(&(x as i64).to_ne_bytes()),
+        DType::F16 => bytes[..2].copy_from_slice(&f16::from_f64(dtype.round(x)).to_ne_bytes()),
+        DType::BF16 => bytes[..2].copy_from_slice(&bf16::from_f64(dtype.round(x)).to_ne_bytes()),
         DType::F32 => bytes[..4].copy_from_slice(&(x as f32).to_ne_bytes()),
         DType::F64 => bytes.copy_from_slice(&x.to_ne_bytes()),
     }
     (bytes, dtype.bytes())
 }
 
-/// Fills `y` with copies of `element`, whose size is 1, 4 or 8 bytes.
+/// Fills `y` with copies of `element`, whose size is 1, 2, 4 or 8 bytes.
 pub(crate) fn fill(element: &[u8], y: &mut [u8]) {
     match element.len() {
         1 => y.fill(element[0]),
+        2 => cast_slice_mut::<_, u16>(y).fill(bytemuck::pod_read_unaligned(element)),
         4 => cast_slice_mut::<_, u32>(y).fill(bytemuck::pod_read_unaligned(element)),
         _ => cast_slice_mut::<_, u64>(y).fill(bytemuck::pod_read_unaligned(element)),
     }
@@ -348,6 +405,7 @@ pub(crate) fn copy_strided(size: usize, x: &[u8], first: i64, stride: i64, y: &m
     }
     match size {
         1 => go::<u8>(x, first, stride, y),
+        2 => go::<u16>(x, first, stride, y),
         4 => go::<u32>(x, first, stride, y),
         _ => go::<u64>(x, first, stride, y),
     }
@@ -369,6 +427,7 @@ pub(crate) fn scatter_strided(size: usize, x: &[u8], y: &mut [u8], first: i64, s
     }
     match size {
         1 => go::<u8>(x, y, first, stride),
+        2 => go::<u16>(x, y, first, stride),
         4 => go::<u32>(x, y, first, stride),
         _ => go::<u64>(x, y, first, stride),
     }

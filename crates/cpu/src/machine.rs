@@ -383,6 +383,7 @@ pub(crate) fn integer(bytes: &[u8], dtype: DType, i: usize) -> i64 {
     match dtype {
         DType::U8 | DType::Bool => i64::from(bytes[i]),
         DType::U32 => i64::from(bytemuck::cast_slice::<_, u32>(bytes)[i]),
+        DType::I64 => bytemuck::cast_slice::<_, i64>(bytes)[i],
         _ => i64::from(bytemuck::cast_slice::<_, i32>(bytes)[i]),
     }
 }

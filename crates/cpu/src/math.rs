@@ -217,6 +217,39 @@ pub(crate) fn pow(x: f32, w: f32) -> f32 {
     (e * f64::from_bits(n.wrapping_add(1023) << 52)) as f32
 }
 
+/// The bits of the f16 nearest to `x`, ties to even; beyond the largest infinity.
+#[inline(always)]
+pub(crate) fn to_f16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let (sign, a) = ((bits >> 16) & 0x8000, bits & 0x7fff_ffff);
+    // Below 2^-14 the last place is 2^-24, which is that of 0.5: adding it rounds, and leaves the integer.
+    let small = (f32::from_bits(a) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
+    let normal = a.wrapping_add(0xfff + ((a >> 13) & 1)).wrapping_sub(112 << 23) >> 13;
+    let finite = if a < 0x3880_0000 { small } else { normal };
+    let beyond = if a > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
+    (sign | if a >= 0x477f_f000 { beyond } else { finite }) as u16
+}
+
+/// The bits of the bf16 nearest to `x`, ties to even.
+#[inline(always)]
+pub(crate) fn to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+    let nan = (bits >> 16) | 0x40;
+    (if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded }) as u16
+}
+
+/// The f16 with these bits.
+#[inline(always)]
+pub(crate) fn from_f16(bits: u16) -> f32 {
+    let (sign, a) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff));
+    let small = (a as f32 * f32::from_bits(0x3380_0000)).to_bits();
+    let scaled = (a << 13) + (112 << 23);
+    let beyond = (a << 13) | 0x7f80_0000;
+    let normal = if a < 0x7c00 { scaled } else { beyond };
+    f32::from_bits(sign | if a < 0x400 { small } else { normal })
+}
+
 #[cfg(test)]
 mod tests {
     use std::f32::consts::PI;
@@ -274,6 +307,26 @@ mod tests {
         let inf = f32::INFINITY;
         assert_eq!([atan2(0.0, -0.0), atan2(-0.0, 1.0), atan2(inf, -inf)], [PI, -0.0, 0.75 * PI]);
         assert_eq!([hypot(3e38, 4e37).is_finite(), hypot(inf, f32::NAN) == inf], [true, true]);
+    }
+
+    #[test]
+    fn halves_are_those_of_the_standard() {
+        use wgrad_graph::{DType, bf16, f16};
+        for bits in 0..=u16::MAX {
+            let (x, wide) = (f16::from_bits(bits), from_f16(bits));
+            assert!(wide == x.to_f32() || wide.is_nan() && x.is_nan(), "{bits:04x}");
+            // The value itself, its neighbours in f32, and halfway to the next.
+            let half = f32::from_bits(u32::from(bits) << 16);
+            for x in [wide, wide.next_up(), wide.next_down(), (wide + from_f16(bits.wrapping_add(1))) / 2.0] {
+                let (y, exact) = (f16::from_bits(to_f16(x)), DType::F16.round(f64::from(x)));
+                assert!(f64::from(y) == exact || x.is_nan() && y.is_nan(), "{x:e} became {y}");
+                assert_eq!(y.is_sign_negative(), x.is_sign_negative(), "{x:e}");
+            }
+            for x in [half, half.next_up(), f32::from_bits(half.to_bits() | 0x8000), half.next_down()] {
+                let (y, exact) = (bf16::from_bits(to_bf16(x)), DType::BF16.round(f64::from(x)));
+                assert!(f64::from(y) == exact || x.is_nan() && y.is_nan(), "{x:e} became {y}");
+            }
+        }
     }
 
     #[test]

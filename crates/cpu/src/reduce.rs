@@ -27,10 +27,10 @@ pub(crate) struct Reduction {
     reduced: usize,
 }
 
-/// The values of one accumulator; for the index of an extreme, also the extremes.
+/// The values of one accumulator; for the index of an extreme, also the ranks of the extremes.
 struct Acc<'a> {
     bytes: &'a mut [u8],
-    extremes: &'a mut [f64],
+    extremes: &'a mut [i64],
 }
 
 impl Reduction {
@@ -79,8 +79,7 @@ impl Reduction {
         let partial = outer.len() * chunks;
         let mut blocks: Vec<Block> =
             self.accs.iter().map(|acc| Block::new(partial * Self::size(acc))).collect();
-        let mut extremes: Vec<Vec<f64>> =
-            self.accs.iter().map(|(k, _)| vec![0.0; args(*k, partial)]).collect();
+        let mut extremes: Vec<Vec<i64>> = self.accs.iter().map(|(k, _)| vec![0; args(*k, partial)]).collect();
         let mut accs: Vec<Acc<'_>> = blocks
             .iter_mut()
             .zip(&mut extremes)
@@ -104,8 +103,7 @@ impl Reduction {
         let partial = outer * self.chunks();
         let size = Self::size;
         let mut blocks: Vec<Block> = self.accs.iter().map(|acc| take(partial * size(acc))).collect();
-        let mut extremes: Vec<Vec<f64>> =
-            self.accs.iter().map(|(k, _)| vec![0.0; args(*k, partial)]).collect();
+        let mut extremes: Vec<Vec<i64>> = self.accs.iter().map(|(k, _)| vec![0; args(*k, partial)]).collect();
 
         // A unit is what is accumulated at once; units follow each other as their results do.
         let block = if self.width >= WIDE { BLOCK } else { self.width };
@@ -174,7 +172,7 @@ impl Reduction {
                         }
                         AccKind::Arg { max } => {
                             for (j, x) in x.chunks_exact(r * dtype.bytes()).enumerate() {
-                                start(max, acc, to + j, 1);
+                                start(acc, to + j, 1);
                                 argument(max, *dtype, x, 0, 1, acc, to + j);
                             }
                         }
@@ -261,7 +259,7 @@ impl Reduction {
                 AccKind::Reduce(kind) => {
                     fold::clear(kind, *dtype, &mut state[i].bytes_mut()[..lanes * width * dtype.bytes()]);
                 }
-                AccKind::Arg { max } => start(max, &mut accs[i], to, width),
+                AccKind::Arg { .. } => start(&mut accs[i], to, width),
             }
         }
     }
@@ -278,7 +276,7 @@ impl Reduction {
     }
 
     /// Folds the chunks of each outer element and moves the results together.
-    fn combine(&self, blocks: &mut [Block], extremes: &mut [Vec<f64>], pre: usize) {
+    fn combine(&self, blocks: &mut [Block], extremes: &mut [Vec<i64>], pre: usize) {
         let (chunks, width) = (self.chunks(), self.width);
         if chunks == 1 {
             return;
@@ -294,14 +292,13 @@ impl Reduction {
                         bytes.copy_within(at..at + row, p * row);
                     }
                 }
-                AccKind::Arg { max } => {
+                AccKind::Arg { .. } => {
                     let found: &mut [i32] = bytemuck::cast_slice_mut(bytes);
                     for p in 0..pre {
                         for j in 0..width {
                             let at = |c: usize| (p * chunks + c) * width + j;
                             let best = (1..chunks).fold(0, |best, c| {
-                                let (now, so_far) = (extremes[i][at(c)], extremes[i][at(best)]);
-                                if is_ahead(max, now, so_far) { c } else { best }
+                                if extremes[i][at(c)] > extremes[i][at(best)] { c } else { best }
                             });
                             found[p * width + j] = found[at(best)];
                         }
@@ -317,31 +314,63 @@ fn args(kind: AccKind, n: usize) -> usize {
     if let AccKind::Arg { .. } = kind { n } else { 0 }
 }
 
-/// Whether `now` comes before `so_far`, which was met earlier; NaN wins.
-fn is_ahead(max: bool, now: f64, so_far: f64) -> bool {
-    !so_far.is_nan() && (now.is_nan() || if max { now > so_far } else { now < so_far })
+/// An element by its rank: the greater comes first, NaN before all.
+trait Ranked: Copy {
+    /// The rank among candidates for the largest, or else for the smallest.
+    fn rank(self, max: bool) -> i64;
 }
 
+impl Ranked for f64 {
+    #[inline(always)]
+    fn rank(self, max: bool) -> i64 {
+        if self.is_nan() {
+            return i64::MAX;
+        }
+        // Adding 0 makes both zeros one; the bits of a float below 0 fall as it rises.
+        let bits = (if max { self } else { -self } + 0.0).to_bits() as i64;
+        if bits < 0 { bits ^ i64::MAX } else { bits }
+    }
+}
+
+impl Ranked for f32 {
+    #[inline(always)]
+    fn rank(self, max: bool) -> i64 {
+        f64::from(self).rank(max)
+    }
+}
+
+macro_rules! ranked {
+    ($($t:ty)*) => {$(
+        impl Ranked for $t {
+            #[inline(always)]
+            fn rank(self, max: bool) -> i64 {
+                if max { i64::from(self) } else { !i64::from(self) }
+            }
+        }
+    )*};
+}
+ranked!(i32 u32 i64);
+
 /// Nothing seen yet: index -1.
-fn start(max: bool, acc: &mut Acc<'_>, to: usize, width: usize) {
+fn start(acc: &mut Acc<'_>, to: usize, width: usize) {
     let found: &mut [i32] = bytemuck::cast_slice_mut(acc.bytes);
     found[to..to + width].fill(-1);
-    acc.extremes[to..to + width].fill(if max { f64::NEG_INFINITY } else { f64::INFINITY });
+    acc.extremes[to..to + width].fill(i64::MIN);
 }
 
 /// Takes elements `index, index + 1, ..` of one row (`width` 1), or element `index` of each column.
 fn argument(max: bool, dtype: DType, x: &[u8], index: usize, width: usize, acc: &mut Acc<'_>, to: usize) {
-    fn go<T: Copy + Into<f64>>(
+    fn go<T: Ranked>(
         x: &[T],
         (max, index, width): (bool, usize, usize),
         found: &mut [i32],
-        extremes: &mut [f64],
+        extremes: &mut [i64],
     ) {
         for (i, x) in x.iter().enumerate() {
             let (j, at) = if width == 1 { (0, index + i) } else { (i, index) };
-            let x: f64 = (*x).into();
-            if found[j] < 0 || is_ahead(max, x, extremes[j]) {
-                (found[j], extremes[j]) = (at as i32, x);
+            let rank = x.rank(max);
+            if found[j] < 0 || rank > extremes[j] {
+                (found[j], extremes[j]) = (at as i32, rank);
             }
         }
     }
@@ -368,7 +397,10 @@ fn argument(max: bool, dtype: DType, x: &[u8], index: usize, width: usize, acc: 
         DType::F64 => go::<f64>(bytemuck::cast_slice(x), how, found, extremes),
         DType::I32 => go::<i32>(bytemuck::cast_slice(x), how, found, extremes),
         DType::U32 => go::<u32>(bytemuck::cast_slice(x), how, found, extremes),
-        DType::Bool | DType::U8 => unreachable!("not reduced, checked when recorded"),
+        DType::I64 => go::<i64>(bytemuck::cast_slice(x), how, found, extremes),
+        DType::Bool | DType::U8 | DType::F16 | DType::BF16 => {
+            unreachable!("not reduced, checked when recorded")
+        }
     }
 }
 

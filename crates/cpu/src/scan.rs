@@ -63,7 +63,7 @@ macro_rules! integers {
         }
     )*};
 }
-integers!(i32 u32);
+integers!(i32 u32 i64);
 
 /// `log(e^x + e^w)`.
 pub(crate) fn log_add_exp(x: f64, w: f64) -> f64 {
@@ -85,7 +85,10 @@ pub(crate) fn run(kind: Scan, lines: Lines, reverse: bool, ins: &[Whole<'_>], to
         DType::F64 => walk.typed::<f64>(kind, ins, to),
         DType::I32 => walk.typed::<i32>(kind, ins, to),
         DType::U32 => walk.typed::<u32>(kind, ins, to),
-        DType::Bool | DType::U8 => unreachable!("not scanned, checked when recorded"),
+        DType::I64 => walk.typed::<i64>(kind, ins, to),
+        DType::Bool | DType::U8 | DType::F16 | DType::BF16 => {
+            unreachable!("not scanned, checked when recorded")
+        }
     }
 }
 

@@ -44,6 +44,7 @@ adds! {
     f64: |a, b| a + b;
     i32: i32::wrapping_add;
     u32: u32::wrapping_add;
+    i64: i64::wrapping_add;
 }
 
 impl Scatter {
@@ -76,7 +77,10 @@ impl Scatter {
             DType::F64 => self.typed::<f64>(at, src, scalars, flag, out),
             DType::I32 => self.typed::<i32>(at, src, scalars, flag, out),
             DType::U32 => self.typed::<u32>(at, src, scalars, flag, out),
-            DType::Bool | DType::U8 => unreachable!("not added, checked when recorded"),
+            DType::I64 => self.typed::<i64>(at, src, scalars, flag, out),
+            DType::Bool | DType::U8 | DType::F16 | DType::BF16 => {
+                unreachable!("not added, checked when recorded")
+            }
         }
     }
 

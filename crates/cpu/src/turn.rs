@@ -14,6 +14,7 @@ const COLUMNS: usize = 32;
 pub(crate) fn copy(turned: &Turned, size: usize, x: &[u8], y: &mut [u8]) {
     match size {
         1 => typed::<u8>(turned, x, y),
+        2 => typed::<u16>(turned, cast_slice(x), cast_slice_mut(y)),
         4 => typed::<u32>(turned, cast_slice(x), cast_slice_mut(y)),
         _ => typed::<u64>(turned, cast_slice(x), cast_slice_mut(y)),
     }

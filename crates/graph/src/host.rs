@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use half::{bf16, f16};
+
 use crate::{DType, Error, ErrorKind, Result, Shape};
 
 mod sealed {
@@ -19,12 +21,16 @@ pub trait Element: Copy + Send + Sync + Default + PartialEq + fmt::Debug + seale
     fn pull(bytes: &[u8]) -> Self;
     /// The nearest element to `x`: floats round, integers truncate and wrap, bool is `x != 0`.
     fn from_f64(x: f64) -> Self;
-    /// The element as a float; exact for every dtype.
+    /// The element as a float; exact for every dtype but i64, which is so below 2^53.
     fn to_f64(self) -> f64;
+    /// The nearest element to `x`: floats round, integers wrap, bool is `x != 0`.
+    fn from_i64(x: i64) -> Self;
+    /// The element as an integer, exact for integers and truth values; floats truncate and saturate.
+    fn to_i64(self) -> i64;
 }
 
 macro_rules! element {
-    ($($t:ty, $dtype:ident, |$x:ident| $from:expr;)*) => {$(
+    ($($t:ty, $dtype:ident, |$x:ident| $from:expr, $to:expr, $from_int:expr, $to_int:expr;)*) => {$(
         impl sealed::Sealed for $t {}
         impl Element for $t {
             const DTYPE: DType = DType::$dtype;
@@ -40,17 +46,26 @@ macro_rules! element {
                 $from
             }
             fn to_f64(self) -> f64 {
-                f64::from(self)
+                $to(self)
+            }
+            fn from_i64(x: i64) -> Self {
+                $from_int(x)
+            }
+            fn to_i64(self) -> i64 {
+                $to_int(self)
             }
         }
     )*};
 }
 element! {
-    f64, F64, |x| x;
-    f32, F32, |x| x as f32;
-    i32, I32, |x| x as i64 as i32;
-    u32, U32, |x| x as i64 as u32;
-    u8, U8, |x| x as i64 as u8;
+    f64, F64, |x| x, |x| x, |x| x as f64, |x| x as i64;
+    f32, F32, |x| x as f32, f64::from, |x| x as f32, |x| x as i64;
+    bf16, BF16, |x| bf16::from_f64(DType::BF16.round(x)), f64::from, |x| Self::from_f64(x as f64), |x| f64::from(x) as i64;
+    f16, F16, |x| f16::from_f64(DType::F16.round(x)), f64::from, |x| Self::from_f64(x as f64), |x| f64::from(x) as i64;
+    i64, I64, |x| x as i64, |x| x as f64, |x| x, |x| x;
+    i32, I32, |x| x as i64 as i32, f64::from, |x| x as i32, i64::from;
+    u32, U32, |x| x as i64 as u32, f64::from, |x| x as u32, i64::from;
+    u8, U8, |x| x as i64 as u8, f64::from, |x| x as u8, i64::from;
 }
 
 impl sealed::Sealed for bool {}
@@ -68,6 +83,29 @@ impl Element for bool {
     fn to_f64(self) -> f64 {
         f64::from(u8::from(self))
     }
+    fn from_i64(x: i64) -> Self {
+        x != 0
+    }
+    fn to_i64(self) -> i64 {
+        i64::from(self)
+    }
+}
+
+/// Calls `$f::<T>(..)` for the element type of a dtype.
+macro_rules! typed {
+    ($dtype:expr, $f:ident($($arg:expr),*)) => {
+        match $dtype {
+            DType::Bool => $f::<bool>($($arg),*),
+            DType::U8 => $f::<u8>($($arg),*),
+            DType::U32 => $f::<u32>($($arg),*),
+            DType::I32 => $f::<i32>($($arg),*),
+            DType::I64 => $f::<i64>($($arg),*),
+            DType::F16 => $f::<f16>($($arg),*),
+            DType::BF16 => $f::<bf16>($($arg),*),
+            DType::F32 => $f::<f32>($($arg),*),
+            DType::F64 => $f::<f64>($($arg),*),
+        }
+    };
 }
 
 /// A tensor on the host: little-endian bytes, row-major, shared by its clones.
@@ -147,10 +185,14 @@ impl HostTensor {
         &self.bytes
     }
 
-    /// The elements as `T`, converted as [`Element::from_f64`] does when the dtypes differ.
+    /// The elements as `T`, converted as [`Element::from_i64`] does from integers to integers, else as
+    /// [`Element::from_f64`].
     pub fn to_vec<T: Element>(&self) -> Vec<T> {
         fn all<S: Element, T: Element>(bytes: &[u8]) -> Vec<T> {
             let elems = bytes.chunks_exact(S::DTYPE.bytes()).map(S::pull);
+            if S::DTYPE == DType::I64 || (T::DTYPE == DType::I64 && !S::DTYPE.is_float()) {
+                return elems.map(|e| T::from_i64(e.to_i64())).collect();
+            }
             elems.map(|e| T::from_f64(e.to_f64())).collect()
         }
         if T::DTYPE == self.dtype {
@@ -161,12 +203,15 @@ impl HostTensor {
             DType::U8 => all::<u8, T>(&self.bytes),
             DType::U32 => all::<u32, T>(&self.bytes),
             DType::I32 => all::<i32, T>(&self.bytes),
+            DType::I64 => all::<i64, T>(&self.bytes),
+            DType::F16 => all::<f16, T>(&self.bytes),
+            DType::BF16 => all::<bf16, T>(&self.bytes),
             DType::F32 => all::<f32, T>(&self.bytes),
             DType::F64 => all::<f64, T>(&self.bytes),
         }
     }
 
-    /// The same values with elements of `dtype`, converted as [`Element::from_f64`] does.
+    /// The same values with elements of `dtype`, converted as [`HostTensor::to_vec`] does.
     #[must_use]
     pub fn cast(&self, dtype: DType) -> HostTensor {
         fn pack<T: Element>(from: &HostTensor) -> Arc<[u8]> {
@@ -174,15 +219,7 @@ impl HostTensor {
             from.to_vec::<T>().into_iter().for_each(|e| e.push(&mut bytes));
             bytes.into()
         }
-        let bytes = match dtype {
-            _ if dtype == self.dtype => Arc::clone(&self.bytes),
-            DType::Bool => pack::<bool>(self),
-            DType::U8 => pack::<u8>(self),
-            DType::U32 => pack::<u32>(self),
-            DType::I32 => pack::<i32>(self),
-            DType::F32 => pack::<f32>(self),
-            DType::F64 => pack::<f64>(self),
-        };
+        let bytes = if dtype == self.dtype { Arc::clone(&self.bytes) } else { typed!(dtype, pack(self)) };
         HostTensor { shape: self.shape, dtype, bytes }
     }
 }
@@ -198,14 +235,7 @@ impl fmt::Debug for HostTensor {
             if x.shape.elems() > SHOWN { list.finish_non_exhaustive() } else { list.finish() }
         }
         write!(f, "HostTensor({}{} ", self.dtype, self.shape)?;
-        match self.dtype {
-            DType::Bool => list::<bool>(self, f),
-            DType::U8 => list::<u8>(self, f),
-            DType::U32 => list::<u32>(self, f),
-            DType::I32 => list::<i32>(self, f),
-            DType::F32 => list::<f32>(self, f),
-            DType::F64 => list::<f64>(self, f),
-        }?;
+        typed!(self.dtype, list(self, f))?;
         f.write_str(")")
     }
 }

@@ -1,10 +1,13 @@
 //! Shapes and dtypes of results: the single door through which an operation enters a graph.
 
-use crate::{DType, MAX_RANK, Op, Out, Result, Scan, Shape, bail};
+use crate::{Binary, DType, MAX_RANK, Op, Out, Result, Scan, Shape, Unary, bail};
 
 /// Shape and dtype of `op` on `ins`. `to` and `dtype` are what the operation itself does not tell
 /// (the shape of reshape, expand, slice, pad, iota, random, scatter-add; the dtype of cast, iota,
 /// scalar).
+///
+/// Halves are moved, chosen and converted; what computes takes them as f32 (see
+/// [`Op::computes`]).
 ///
 /// # Errors
 /// `Shape`, `DType` or `Argument`, when the operands do not fit the operation.
@@ -45,6 +48,12 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
         }
         Ok(())
     };
+    let computes = |x: Out| -> Result<()> {
+        if x.dtype.is_half() {
+            bail!(DType, name, "computes in f32, {} is for storage: cast around the operation", x.dtype);
+        }
+        Ok(())
+    };
     let axis_below = |axis: u8, rank: usize| -> Result<usize> {
         if usize::from(axis) >= rank {
             bail!(Argument, name, "axis {axis} of a tensor of rank {rank}");
@@ -63,8 +72,8 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
         Op::Iota { axis } => {
             let (shape, dtype) = (to_shape()?, to_dtype()?);
             axis_below(axis, shape.rank())?;
-            if !matches!(dtype, DType::U32 | DType::I32) && !dtype.is_float() {
-                bail!(DType, name, "counts in u32, i32 or floats, not {dtype}");
+            if dtype == DType::Bool || dtype == DType::U8 {
+                bail!(DType, name, "counts in u32, i32, i64 or floats, not {dtype}");
             }
             Out { shape, dtype }
         }
@@ -73,14 +82,16 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
             Out { shape: to_shape()?, dtype: DType::U32 }
         }
         Op::Unary(u) => {
-            if !u.row().takes(ins[0].dtype) {
+            computes(ins[0])?;
+            if !u.row().takes(ins[0].dtype) || (u == Unary::LeadingZeros && ins[0].dtype == DType::I64) {
                 bail!(DType, name, "is not defined on {}", ins[0].dtype);
             }
             Out { shape: ins[0].shape, dtype: u.dtype(ins[0].dtype) }
         }
         Op::Binary(b) => {
             same(ins[0], ins[1])?;
-            if !b.row().takes(ins[0].dtype) {
+            computes(ins[0])?;
+            if !b.row().takes(ins[0].dtype) || (b == Binary::MulHigh && ins[0].dtype == DType::I64) {
                 bail!(DType, name, "is not defined on {}", ins[0].dtype);
             }
             Out { shape: ins[0].shape, dtype: b.dtype(ins[0].dtype) }
@@ -94,6 +105,7 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
         }
         Op::Cast => Out { shape: ins[0].shape, dtype: to_dtype()? },
         Op::Reduce { axes, .. } => {
+            computes(ins[0])?;
             if ins[0].dtype == DType::Bool || ins[0].dtype == DType::U8 {
                 bail!(DType, name, "is not defined on {}; cast first", ins[0].dtype);
             }
@@ -106,6 +118,7 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
         }
         Op::ArgReduce { axis, .. } => {
             let axis = axis_below(axis, ins[0].shape.rank())?;
+            computes(ins[0])?;
             if ins[0].dtype == DType::Bool || ins[0].dtype == DType::U8 {
                 bail!(DType, name, "is not defined on {}; cast first", ins[0].dtype);
             }
@@ -115,6 +128,7 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
             Out { shape: ins[0].shape.with(axis, 1), dtype: DType::I32 }
         }
         Op::MatMul => {
+            computes(ins[0])?;
             let (a, b) = (ins[0].shape, ins[1].shape);
             let rank = a.rank();
             if rank < 2
@@ -261,17 +275,20 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
             if ins[0].shape != ins[1].shape {
                 bail!(Shape, name, "indices {} and values {} differ", ins[0].shape, ins[1].shape);
             }
+            computes(ins[1])?;
             if ins[1].dtype == DType::Bool || ins[1].dtype == DType::U8 {
                 bail!(DType, name, "is not defined on {}; cast first", ins[1].dtype);
             }
             Out { shape, dtype: ins[1].dtype }
         }
         Op::ArgSort { axis, .. } => {
+            computes(ins[0])?;
             axis_below(axis, ins[0].shape.rank())?;
             Out { shape: ins[0].shape, dtype: DType::I32 }
         }
         Op::Scan { kind, axis, .. } => {
             axis_below(axis, ins[0].shape.rank())?;
+            computes(ins[0])?;
             if kind == Scan::Recur {
                 same(ins[0], ins[1])?;
             }

@@ -30,6 +30,7 @@ pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
 pub use graph::{CustomId, CustomSpec, Graph, Node, NodeId, Out, Val};
 pub use group::{Acc, AccKind, Body, Expr, ExprId, Group, IndexId, Kind, Store};
+pub use half::{bf16, f16};
 pub use host::{Element, HostTensor};
 pub use index::{Dynamic, Index, View};
 pub use infer::infer;

@@ -29,7 +29,7 @@ pub enum Op {
     Input,
     /// One number, supplied anew with every submission. Shape `[]`. No operands.
     Scalar,
-    /// The index along `axis`, as the node's dtype (u32, i32 or float). No operands.
+    /// The index along `axis`, as the node's dtype (u32, i32, i64 or float). No operands.
     Iota {
         /// The axis whose index is the value.
         axis: u8,
@@ -299,6 +299,22 @@ impl Op {
     /// row-major: nothing fuses into it.
     pub fn is_whole(&self) -> bool {
         matches!(self, Op::Scan { .. } | Op::ArgSort { .. })
+    }
+
+    /// Whether the operation computes with elements rather than moving, choosing or converting them. Such an
+    /// operation takes halves as f32, between two casts.
+    pub fn computes(&self) -> bool {
+        matches!(
+            self,
+            Op::Unary(_)
+                | Op::Binary(_)
+                | Op::Reduce { .. }
+                | Op::ArgReduce { .. }
+                | Op::MatMul
+                | Op::ScatterAdd { .. }
+                | Op::Scan { .. }
+                | Op::ArgSort { .. }
+        )
     }
 
     /// Whether the operation only moves elements: an index function, never work of its own.

@@ -116,10 +116,11 @@ impl<F, I> Row<F, I> {
         Row { hard: true, ..self }
     }
 
-    /// Whether the operation takes operands of `dtype`.
+    /// Whether the operation takes operands of `dtype`. Halves are computed as f32, between two casts.
     pub fn takes(&self, dtype: DType) -> bool {
         match dtype {
             DType::Bool => self.takes_bool,
+            DType::F16 | DType::BF16 => false,
             _ if dtype.is_float() => self.float.is_some(),
             _ => self.int.is_some(),
         }
@@ -197,8 +198,8 @@ impl Unary {
         use Slope::{Num, X, Y};
         use Unary::{Abs, Acos, Acosh, Asin, Asinh, Atan, Atanh, Ceil, Cos, Cosh, Erf, Erfc, Exp, Exp2, Expm1, Floor, IsNan, LeadingZeros, Log, Log1p, Log2, Neg, Not, Recip, Relu, Round, Rsqrt, Sigmoid, Sign, Sin, Sinh, Softplus, Sqrt, Tan, Tanh, Trunc};
         match self {
-            Neg     => both1("neg", ["-x", "(0 - x)"], |x| -x, |x| -x, || vec![Num(-1.0)]),
-            Abs     => both1("abs", ["abs(x)", "abs(x)"], f64::abs, i64::abs, || vec![un(Sign, X)]),
+            Neg     => both1("neg", ["-x", "(0 - x)"], |x| -x, i64::wrapping_neg, || vec![Num(-1.0)]),
+            Abs     => both1("abs", ["abs(x)", "abs(x)"], f64::abs, i64::wrapping_abs, || vec![un(Sign, X)]),
             Sign    => both1("sign", ["wg_sign(x)", "wg_isign(x)"], f::sign, i64::signum, || vec![Num(0.0)]),
             Recip   => float1("recip", "(1.0 / x)", f64::recip, || vec![-(Y * Y)], POSITIVE, 1e-6),
             Exp     => float1("exp", "exp(x)", f64::exp, || vec![Y], ANY, 2e-6).hard(),
@@ -296,12 +297,12 @@ impl Binary {
             Add => binary("add", ["(x + w)", "(x + w)"], Some(|a, b| a + b), Some(i64::wrapping_add), false, || vec![Num(1.0), Num(1.0)], ANY, 1e-6),
             Sub => binary("sub", ["(x - w)", "(x - w)"], Some(|a, b| a - b), Some(i64::wrapping_sub), false, || vec![Num(1.0), Num(-1.0)], ANY, 1e-6),
             Mul => binary("mul", ["(x * w)", "(x * w)"], Some(|a, b| a * b), Some(i64::wrapping_mul), false, || vec![W, X], ANY, 1e-6),
-            Div => binary("div", ["(x / w)", "wg_idiv(x, w)"], Some(|a, b| a / b), Some(|a, b| if b == 0 { 0 } else { a / b }), false, || vec![1.0 / W, -(Y / W)], POSITIVE, 1e-6),
+            Div => binary("div", ["(x / w)", "wg_idiv(x, w)"], Some(|a, b| a / b), Some(|a, b| if b == 0 { 0 } else { a.wrapping_div(b) }), false, || vec![1.0 / W, -(Y / W)], POSITIVE, 1e-6),
             FloorDiv => binary("floor_div", ["wg_floor_div(x, w)", "wg_ifloor_div(x, w)"], Some(f::floor_div), Some(f::floor_div_int), false, || vec![Num(0.0), Num(0.0)], POSITIVE, 1e-6).hard(),
             // The remainder has the sign of the divisor, as in Python and PyTorch; that of fmod has the
             // sign of the dividend.
-            Rem => binary("rem", ["wg_rem(x, w)", "wg_irem(x, w)"], Some(f::rem), Some(|a, b| if b == 0 { 0 } else { (a % b + b) % b }), false, || vec![Num(1.0), -un(Floor, X / W)], POSITIVE, 1e-6).hard(),
-            Fmod => binary("fmod", ["wg_fmod(x, w)", "wg_ifmod(x, w)"], Some(|a, b| a % b), Some(|a, b| if b == 0 { 0 } else { a % b }), false, || vec![Num(1.0), -un(Trunc, X / W)], POSITIVE, 1e-6).hard(),
+            Rem => binary("rem", ["wg_rem(x, w)", "wg_irem(x, w)"], Some(f::rem), Some(f::rem_int), false, || vec![Num(1.0), -un(Floor, X / W)], POSITIVE, 1e-6).hard(),
+            Fmod => binary("fmod", ["wg_fmod(x, w)", "wg_ifmod(x, w)"], Some(|a, b| a % b), Some(|a, b| if b == 0 { 0 } else { a.wrapping_rem(b) }), false, || vec![Num(1.0), -un(Trunc, X / W)], POSITIVE, 1e-6).hard(),
             Pow => binary("pow", ["wg_pow(x, w)", "wg_ipow(x, w)"], Some(f64::powf), Some(f::pow_int), false, || vec![
                 cond(bin(Eq, W, 0.0), 0.0, W * bin(Pow, X, W - 1.0)),
                 cond(bin(Gt, X, 0.0), Y * un(Log, cond(bin(Gt, X, 0.0), X, 1.0)), 0.0),

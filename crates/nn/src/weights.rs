@@ -52,6 +52,9 @@ pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, HostTensor)>>
             Dtype::U8 => DType::U8,
             Dtype::U32 => DType::U32,
             Dtype::I32 => DType::I32,
+            Dtype::I64 => DType::I64,
+            Dtype::F16 => DType::F16,
+            Dtype::BF16 => DType::BF16,
             Dtype::F32 => DType::F32,
             Dtype::F64 => DType::F64,
             other => return refuse(format!("dtype {other:?} is not supported")),
@@ -83,6 +86,9 @@ impl View for Stored<'_> {
             DType::U8 => Dtype::U8,
             DType::U32 => Dtype::U32,
             DType::I32 => Dtype::I32,
+            DType::I64 => Dtype::I64,
+            DType::F16 => Dtype::F16,
+            DType::BF16 => Dtype::BF16,
             DType::F32 => Dtype::F32,
             DType::F64 => Dtype::F64,
         }
@@ -145,6 +151,9 @@ mod tests {
             ("empty".into(), HostTensor::new([0, 4], &[0u8; 0]).unwrap()),
             ("step".into(), HostTensor::new([], &[7u32]).unwrap()),
             ("wide".into(), HostTensor::new([1], &[0.1f64]).unwrap()),
+            ("long".into(), HostTensor::new([2], &[i64::MIN, (1 << 60) + 1]).unwrap()),
+            ("half".into(), HostTensor::new([3], &[1.5f32, -0.0, 70000.0]).unwrap().cast(DType::F16)),
+            ("brain".into(), HostTensor::new([1], &[3e38f32]).unwrap().cast(DType::BF16)),
         ]
     }
 
@@ -204,10 +213,10 @@ mod tests {
     fn a_dtype_without_counterpart_is_named() {
         let folder = Folder::new();
         let path = folder.path("half.safetensors");
-        let header = br#"{"h":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}}  "#;
+        let header = br#"{"h":{"dtype":"I16","shape":[1],"data_offsets":[0,2]}}  "#;
         let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[0, 0]].concat();
         fs::write(&path, bytes).unwrap();
         let error = load_tensors(&path).unwrap_err().to_string();
-        assert!(error.contains("\"h\"") && error.contains("F16"), "{error}");
+        assert!(error.contains("\"h\"") && error.contains("I16"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use wgrad_graph::{Args, BufferId, Error, ErrorKind, LeafArg, LeafKind, Result, Ticket};
+use wgrad_graph::{Args, BufferId, Element, Error, ErrorKind, LeafArg, LeafKind, Result, Ticket, bf16, f16};
 
 use crate::binds::{BindKey, Binds};
 use crate::emit;
@@ -403,6 +403,9 @@ fn word(value: f64, ty: ScalarType) -> u32 {
     match ty {
         ScalarType::F32 => (value as f32).to_bits(),
         ScalarType::I32 | ScalarType::U32 => value as i64 as u32,
+        ScalarType::High => ((value as i64) >> 32) as u32,
+        ScalarType::F16 => u32::from(<f16 as Element>::from_f64(value).to_bits()),
+        ScalarType::BF16 => u32::from(<bf16 as Element>::from_f64(value).to_bits()),
         ScalarType::Bool => u32::from(value != 0.0),
     }
 }

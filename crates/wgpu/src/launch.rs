@@ -67,8 +67,8 @@ pub(crate) enum Bound {
 pub(crate) enum Word {
     /// Known when the plan is made.
     Fixed(u32),
-    /// Scalar `i` of `Args::scalars`, as the bits of a u32 (i32, u32: the integer; float: f32 bits;
-    /// bool: 0 or 1).
+    /// Scalar `i` of `Args::scalars`, as the bits of a u32 (i32, u32: the integer; float: f32 bits, of
+    /// halves their own in the lower part; i64: two words, the lower first; bool: 0 or 1).
     Scalar(u32, ScalarType),
     /// The number by which the error flag tells this check: assigned by the device when it prepares.
     Check {
@@ -92,6 +92,12 @@ pub(crate) enum ScalarType {
     U32,
     /// 0 or 1.
     Bool,
+    /// f16 bits.
+    F16,
+    /// bf16 bits.
+    BF16,
+    /// The upper word of a 64-bit integer.
+    High,
 }
 
 /// Where a kernel finds its parameters.

@@ -11,6 +11,12 @@ use crate::{Result, Scalar, Tensor};
 /// `op` elementwise, after broadcasting and promotion.
 #[track_caller]
 pub(crate) fn binary(op: Binary, x: Tensor, w: impl Operand) -> Result<Tensor> {
+    let dtype = x.try_out()?.dtype;
+    if dtype.is_half() && w.known().is_none() {
+        // The number stays as it is written; the result alone is rounded.
+        let y = binary(op, cast(x, DType::F32)?, w)?;
+        return if op.compares() { Ok(y) } else { cast(y, dtype) };
+    }
     let w = w.tensor(x)?;
     let [mut x, mut w] = meet(op.row().name, x, w)?;
     let dtype = x.try_out()?.dtype;
@@ -132,9 +138,9 @@ methods! { impl Tensor, Self;
     or try_or(self, w: impl Operand) -> Tensor { binary(Binary::Or, self, w) }
     /// Whether truth values differ, or the bits that differ.
     xor try_xor(self, w: impl Operand) -> Tensor { binary(Binary::Xor, self, w) }
-    /// Integers shifted left by `w mod 32` bits.
+    /// Integers shifted left by `w mod 32` bits (i64: `w mod 64`).
     shl try_shl(self, w: impl Operand) -> Tensor { binary(Binary::Shl, self, w) }
-    /// Integers shifted right by `w mod 32` bits; the sign of i32 fills.
+    /// Integers shifted right by `w mod 32` bits (i64: `w mod 64`); the sign fills.
     shr try_shr(self, w: impl Operand) -> Tensor { binary(Binary::Shr, self, w) }
     /// The upper 32 bits of the 64-bit product of integers.
     mul_high try_mul_high(self, w: impl Operand) -> Tensor { binary(Binary::MulHigh, self, w) }
@@ -160,6 +166,17 @@ methods! { impl Tensor, Self;
     cast try_cast(self, dtype: DType) -> Tensor { cast(self, dtype) }
 }
 
+/// `f(number, w)`.
+#[track_caller]
+fn left(number: impl Operand, w: Tensor, f: fn(Tensor, Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    let dtype = w.try_out()?.dtype;
+    if !dtype.is_half() {
+        return f(number.tensor(w)?, w);
+    }
+    let w = cast(w, DType::F32)?;
+    cast(f(number.tensor(w)?, w)?, dtype)
+}
+
 macro_rules! operators {
     ($($tr:ident $f:ident $try_f:ident;)*) => {$(
         impl<R: Operand> ops::$tr<R> for Tensor {
@@ -179,8 +196,7 @@ macro_rules! operators {
             type Output = Tensor;
             #[track_caller]
             fn $f(self, rhs: Tensor) -> Tensor {
-                let x = or_panic(Operand::tensor(self, rhs));
-                or_panic(x.$try_f(rhs))
+                or_panic(left(self, rhs, Tensor::$try_f))
             }
         }
     };

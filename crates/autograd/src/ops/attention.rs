@@ -147,6 +147,7 @@ methods! { impl Tensor, Self;
     /// Gradient: a query that sees no key gets 0 and gives 0, never NaN.
     /// Numerics: shifted by the largest score; a query that sees no key gives zeros.
     scaled_dot_product_attention try_scaled_dot_product_attention(self, k: Tensor, v: Tensor, options: Attention<'_>) -> Tensor {
+        in_f32!(self, try_scaled_dot_product_attention(k, v, options));
         attention(self, k, v, options)
     }
 
@@ -155,6 +156,7 @@ methods! { impl Tensor, Self;
     ///
     /// Shape: `x` is `[.., T, D]`, the tables are `[T, R]` with `2 R <= D`, or broadcast to `[.., T, R]`.
     rope try_rope(self, cos: Tensor, sin: Tensor, pairing: Pairing) -> Tensor {
+        in_f32!(self, try_rope(cos, sin, pairing));
         let (from, table) = (self.try_out()?.shape, cos.try_out()?.shape);
         let (rank, wide) = (from.rank(), table.rank());
         if rank < 2 || wide < 1 || 2 * table[wide - 1] > from[rank - 1] || sin.try_out()?.shape != table {

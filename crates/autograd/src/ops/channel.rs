@@ -90,6 +90,7 @@ methods! { impl Tensor, Self;
     /// Dropout that keeps mean 0 and variance 1: elements become `-alpha` with probability `p`, then all are
     /// scaled and shifted (Klambauer et al. 2017); for networks of [`Tensor::selu`].
     alpha_dropout try_alpha_dropout(self, stream: &str, p: f64) -> Tensor {
+        in_f32!(self, try_alpha_dropout(stream, p));
         // lambda * alpha of selu.
         const ALPHA: f64 = 1.758_099_340_847_376_6;
         if !(0.0..1.0).contains(&p) {
@@ -105,6 +106,7 @@ methods! { impl Tensor, Self;
     ///
     /// Numerics: the noise is bit-equal on every adapter.
     gumbel_softmax try_gumbel_softmax(self, stream: &str, axis: i32, temperature: f64, hard: bool) -> Tensor {
+        in_f32!(self, try_gumbel_softmax(stream, axis, temperature, hard));
         let soft = self.try_add(self.try_gumbel_like(stream)?)?.try_div(temperature)?.try_softmax(axis)?;
         if !hard {
             return Ok(soft);

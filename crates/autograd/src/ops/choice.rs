@@ -33,11 +33,6 @@ impl Default for Close {
     }
 }
 
-/// The largest finite number of a float dtype.
-fn largest(dtype: DType) -> f64 {
-    if dtype == DType::F64 { f64::MAX } else { f64::from(f32::MAX) }
-}
-
 methods! { impl Tensor, Self;
     /// `c ? a : b` elementwise, where this tensor is the bool `c`; the three broadcast.
     /// Gradient: to `a` where true, to `b` where false, exactly 0 elsewhere.
@@ -82,7 +77,7 @@ methods! { impl Tensor, Self;
         if !dtype.is_float() {
             return Ok(self);
         }
-        let (posinf, neginf) = (to.posinf.unwrap_or(largest(dtype)), to.neginf.unwrap_or(-largest(dtype)));
+        let (posinf, neginf) = (to.posinf.unwrap_or(dtype.max_value()), to.neginf.unwrap_or(-dtype.max_value()));
         let low = self.try_eq(f64::NEG_INFINITY)?.try_select(neginf, self)?;
         let high = self.try_eq(f64::INFINITY)?.try_select(posinf, low)?;
         self.try_is_nan()?.try_select(to.nan, high)
@@ -91,6 +86,8 @@ methods! { impl Tensor, Self;
     /// Whether `x` is close to `w`, elementwise; infinities are close to themselves alone.
     is_close try_is_close(self, w: impl Operand, how: Close) -> Tensor {
         let [x, w] = meet("is_close", self, w.tensor(self)?)?;
+        let dtype = x.try_out()?.dtype.computed();
+        let [x, w] = [cast(x, dtype)?, cast(w, dtype)?];
         let equal = x.try_eq(w)?;
         if !x.try_out()?.dtype.is_float() {
             let gap = cast(x, DType::F32)?.try_sub(cast(w, DType::F32)?)?.try_abs()?;

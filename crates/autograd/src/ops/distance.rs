@@ -68,6 +68,7 @@ methods! { impl Tensor, Self;
     ///
     /// Numerics: a zero vector stays zero.
     normalize try_normalize(self, axis: i32, p: f64, eps: f64) -> Tensor {
+        in_f32!(self, try_normalize(axis, p, eps));
         let x = floats("normalize", self, self)?[0];
         let size = p_norm("normalize", x, p, axis)?;
         let floor = size.number(eps, size.try_out()?.dtype)?;
@@ -78,6 +79,7 @@ methods! { impl Tensor, Self;
     ///
     /// Shape: both broadcast.
     cosine_similarity try_cosine_similarity(self, w: Tensor, axis: i32, eps: f64) -> Tensor {
+        in_f32!(self, try_cosine_similarity(w, axis, eps));
         let op = "cosine_similarity";
         let [x, w] = floats(op, self, w)?;
         axis_of(op, axis, x.try_out()?.shape.rank())?;
@@ -95,6 +97,7 @@ methods! { impl Tensor, Self;
     }
     /// `|x - w + eps|` in the norm `p` along the last axis.
     pairwise_distance_with try_pairwise_distance_with(self, w: Tensor, options: PairwiseDistance) -> Tensor {
+        in_f32!(self, try_pairwise_distance_with(w, options));
         let PairwiseDistance { p, eps, keepdim } = options;
         let op = "pairwise_distance";
         let [x, w] = floats(op, self, w)?;
@@ -110,6 +113,7 @@ methods! { impl Tensor, Self;
     /// Shape: `[.., P, D]` and `[.., R, D]` give `[.., P, R]`; leading axes broadcast.
     /// Numerics: from differences, never from a product, so that near rows keep their distance.
     cdist try_cdist(self, w: Tensor, p: f64) -> Tensor {
+        in_f32!(self, try_cdist(w, p));
         let (a, b) = (self.try_out()?.shape, w.try_out()?.shape);
         if a.rank() < 2 || b.rank() < 2 || a[a.rank() - 1] != b[b.rank() - 1] {
             refuse!([self, w] Shape, "cdist", "shapes {a} and {b} do not fit [.., P, D] and [.., R, D]");

@@ -37,13 +37,10 @@ impl From<(&[i32], &[i32])> for DotAxes {
     }
 }
 
-/// The common dtype of both, or an error of `op`.
+/// Both in their common dtype.
 #[track_caller]
-fn alike(op: &str, a: Tensor, b: Tensor) -> Result<[Tensor; 2]> {
-    let (x, w) = (a.try_out()?, b.try_out()?);
-    let Some(dtype) = x.dtype.promote(w.dtype) else {
-        refuse!([a, b] DType, op, "dtypes {} and {} have no common dtype; cast one", x.dtype, w.dtype);
-    };
+fn alike(a: Tensor, b: Tensor) -> Result<[Tensor; 2]> {
+    let dtype = a.try_out()?.dtype.promote(b.try_out()?.dtype);
     Ok([cast(a, dtype)?, cast(b, dtype)?])
 }
 
@@ -59,7 +56,7 @@ fn ranks(op: &str, a: Tensor, b: Tensor, want: [usize; 2]) -> Result<()> {
 
 #[track_caller]
 fn tensordot(a: Tensor, b: Tensor, DotAxes(chosen): DotAxes) -> Result<Tensor> {
-    let [a, b] = alike("tensordot", a, b)?;
+    let [a, b] = alike(a, b)?;
     let (x, w) = (a.try_out()?.shape, b.try_out()?.shape);
     let (left, right): (Vec<i32>, Vec<i32>) = match chosen {
         Chosen::Count(n) if n < 0 || n as usize > x.rank().min(w.rank()) => {
@@ -94,7 +91,7 @@ fn tensordot(a: Tensor, b: Tensor, DotAxes(chosen): DotAxes) -> Result<Tensor> {
 
 #[track_caller]
 fn kron(a: Tensor, b: Tensor) -> Result<Tensor> {
-    let [a, b] = alike("kron", a, b)?;
+    let [a, b] = alike(a, b)?;
     let (x, w) = (a.try_out()?.shape, b.try_out()?.shape);
     let rank = x.rank().max(w.rank());
     let size = |s: Shape, axis: usize| (axis + s.rank()).checked_sub(rank).map_or(1, |i| s[i]);
@@ -200,7 +197,7 @@ methods! { impl Tensor, Self;
         if self.try_out()?.shape.rank() == 0 || w.try_out()?.shape.rank() == 0 {
             return self.try_mul(w);
         }
-        let [x, w] = alike("inner", self, w)?;
+        let [x, w] = alike(self, w)?;
         tensordot(x, w, DotAxes::from(([-1], [-1])))
     }
 

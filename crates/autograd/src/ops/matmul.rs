@@ -40,9 +40,7 @@ methods! { impl Tensor, Self;
         if x.shape.rank() == 0 || y.shape.rank() == 0 {
             refuse!([self, w] Shape, "matmul", "{x:?} and {y:?}: a number has no matrix product");
         }
-        let Some(dtype) = x.dtype.promote(y.dtype) else {
-            refuse!([self, w] DType, "matmul", "{x:?} and {y:?} have no common dtype; cast one");
-        };
+        let dtype = x.dtype.promote(y.dtype);
         let (mut a, mut b, mut gone) = (cast(self, dtype)?, cast(w, dtype)?, [false; 2]);
         if x.shape.rank() == 1 {
             (a, gone[0]) = (reshape(a, Shape::from([1, x.shape[0]]))?, true);

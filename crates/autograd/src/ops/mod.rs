@@ -38,6 +38,18 @@ macro_rules! refuse {
     ($kind:ident, $op:expr, $($detail:tt)+) => { refuse!([] $kind, $op, $($detail)+) };
 }
 
+/// The first line of a composite that computes with floats: with a half `x` it is computed in f32 as a whole and
+/// rounded once, as `in_f32!(self, try_softmax(axis));`.
+macro_rules! in_f32 {
+    ($x:expr, $again:ident($($arg:expr),*)) => {{
+        let dtype = $x.try_out()?.dtype;
+        if dtype.is_half() {
+            let y = crate::ops::cast($x, wgrad_graph::DType::F32)?.$again($($arg),*)?;
+            return crate::ops::cast(y, dtype);
+        }
+    }};
+}
+
 mod activation;
 mod args;
 mod arith;
@@ -172,6 +184,16 @@ pub(crate) fn cast(x: Tensor, dtype: DType) -> Result<Tensor> {
     if x.try_out()?.dtype == dtype { Ok(x) } else { Tensor::record(Op::Cast, &[x], None, Some(dtype)) }
 }
 
+/// `x` in the dtype in which floats like its are computed (f32 for halves and integers), and the dtype to
+/// which the result of a composite is cast in the end: so that it is rounded once, and sums of halves do not
+/// overflow on the way.
+#[track_caller]
+pub(crate) fn widen(x: Tensor) -> Result<(Tensor, DType)> {
+    let dtype = x.try_out()?.dtype;
+    let narrow = if dtype.is_float() { dtype } else { DType::F32 };
+    Ok((cast(x, narrow.computed())?, narrow))
+}
+
 /// `x` under another shape of as many elements.
 #[track_caller]
 pub(crate) fn reshape(x: Tensor, shape: Shape) -> Result<Tensor> {
@@ -201,9 +223,7 @@ pub(crate) fn meet(op: &str, a: Tensor, b: Tensor) -> Result<[Tensor; 2]> {
     if x == w {
         return Ok([a, b]);
     }
-    let Some(dtype) = x.dtype.promote(w.dtype) else {
-        refuse!([a, b] DType, op, "dtypes {} and {} have no common dtype; cast one", x.dtype, w.dtype);
-    };
+    let dtype = x.dtype.promote(w.dtype);
     let Some(shape) = x.shape.broadcast(&w.shape) else {
         refuse!([a, b] Shape, op, "shapes {} and {} do not broadcast", x.shape, w.shape);
     };

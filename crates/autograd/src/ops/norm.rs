@@ -133,6 +133,7 @@ fn beside_channels(x: Shape) -> AxesArg {
 methods! { impl Tensor, Self;
     /// `(x - mean) / sqrt(var + eps)` over `axes`.
     standardize try_standardize(self, axes: impl Into<AxesArg>, eps: f64) -> Tensor {
+        in_f32!(self, try_standardize(axes, eps));
         let (axes, x) = (axes.into(), float(self)?);
         let away = x.try_sub(x.try_mean_keepdim(axes.clone())?)?;
         unit_rms(away, axes, eps)
@@ -144,6 +145,7 @@ methods! { impl Tensor, Self;
     /// Shape: weight and bias broadcast to the trailing sizes of `x`. Numerics: variance by two passes; a
     /// constant line gives the bias.
     layer_norm try_layer_norm(self, weight: impl Into<Option<Tensor>>, bias: impl Into<Option<Tensor>>, eps: f64) -> Tensor {
+        in_f32!(self, try_layer_norm(weight, bias, eps));
         let affine = [weight.into(), bias.into()];
         let axes = trailing("layer_norm", self, affine)?;
         scaled(self.try_standardize(axes, eps)?, affine)
@@ -153,6 +155,7 @@ methods! { impl Tensor, Self;
     ///
     /// Shape: the weight broadcasts to the trailing sizes of `x`.
     rms_norm try_rms_norm(self, weight: impl Into<Option<Tensor>>, eps: f64) -> Tensor {
+        in_f32!(self, try_rms_norm(weight, eps));
         let affine = [weight.into(), None];
         let axes = trailing("rms_norm", self, affine)?;
         scaled(unit_rms(float(self)?, axes, eps)?, affine)
@@ -162,6 +165,7 @@ methods! { impl Tensor, Self;
     ///
     /// Shape: `[N, C, ..]`, `C` a multiple of `groups`; weight and bias `[C]`.
     group_norm try_group_norm(self, groups: usize, weight: impl Into<Option<Tensor>>, bias: impl Into<Option<Tensor>>, eps: f64) -> Tensor {
+        in_f32!(self, try_group_norm(groups, weight, bias, eps));
         let from = channels("group_norm", self)?;
         if groups == 0 || from[1] % groups != 0 {
             refuse!([self] Argument, "group_norm", "{} channels of {from} in {groups} groups", from[1]);
@@ -176,6 +180,7 @@ methods! { impl Tensor, Self;
     ///
     /// Shape: `[N, C, ..]` with more than one place; weight and bias `[C]`.
     instance_norm try_instance_norm(self, weight: impl Into<Option<Tensor>>, bias: impl Into<Option<Tensor>>, eps: f64) -> Tensor {
+        in_f32!(self, try_instance_norm(weight, bias, eps));
         let from = channels("instance_norm", self)?;
         let affine = affine("instance_norm", [weight.into(), bias.into()], from)?;
         if from.dims()[2..].iter().product::<usize>() == 1 {
@@ -190,6 +195,7 @@ methods! { impl Tensor, Self;
     ///
     /// Shape: `[N, C, ..]`; the others `[C]`.
     batch_norm try_batch_norm(self, mean: Tensor, var: Tensor, weight: impl Into<Option<Tensor>>, bias: impl Into<Option<Tensor>>, eps: f64) -> Tensor {
+        in_f32!(self, try_batch_norm(mean, var, weight, bias, eps));
         let op = "batch_norm";
         let from = channels(op, self)?;
         let affine = affine(op, [weight.into(), bias.into()], from)?;
@@ -204,6 +210,15 @@ methods! { impl Tensor, Self;
     /// the running statistics. Numerics: the batch is standardised by its variance divided by `n`; the
     /// running variance takes the one divided by `n - 1`, as in PyTorch.
     batch_norm_train try_batch_norm_train(self, mean: Tensor, var: Tensor, weight: impl Into<Option<Tensor>>, bias: impl Into<Option<Tensor>>, options: BatchNorm) -> [Tensor; 3] {
+        let dtype = self.try_out()?.dtype;
+        if dtype.is_half() {
+            let kept = [dtype, mean.try_out()?.dtype, var.try_out()?.dtype];
+            let mut all = cast(self, DType::F32)?.try_batch_norm_train(mean, var, weight, bias, options)?;
+            for (x, dtype) in all.iter_mut().zip(kept) {
+                *x = cast(*x, dtype)?;
+            }
+            return Ok(all);
+        }
         let op = "batch_norm_train";
         let BatchNorm { momentum, eps } = options;
         let from = channels(op, self)?;
@@ -234,6 +249,7 @@ methods! { impl Tensor, Self;
     ///
     /// Shape: `[N, C, ..]`. An even window has one channel more before than after.
     local_response_norm try_local_response_norm(self, options: LocalResponseNorm) -> Tensor {
+        in_f32!(self, try_local_response_norm(options));
         let LocalResponseNorm { size, alpha, beta, k } = options;
         let op = "local_response_norm";
         let from = channels(op, self)?;

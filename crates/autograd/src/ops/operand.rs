@@ -70,19 +70,7 @@ impl Operand for f32 {
 impl Operand for i32 {
     #[track_caller]
     fn tensor(self, like: Tensor) -> Result<Tensor> {
-        let dtype = match like.try_out()?.dtype {
-            DType::Bool => DType::I32,
-            dtype => dtype,
-        };
-        let fits = match dtype {
-            DType::U8 => u8::try_from(self).is_ok(),
-            DType::U32 => self >= 0,
-            _ => true,
-        };
-        if !fits {
-            refuse!([like] Argument, "number", "{self} beside a tensor of {dtype}");
-        }
-        like.number(f64::from(self), dtype)
+        i64::from(self).tensor(like)
     }
 
     fn known(&self) -> Option<Tensor> {
@@ -91,6 +79,38 @@ impl Operand for i32 {
 
     fn literal(&self) -> Option<f64> {
         Some(f64::from(*self))
+    }
+}
+
+impl Operand for i64 {
+    #[track_caller]
+    fn tensor(self, like: Tensor) -> Result<Tensor> {
+        let dtype = match like.try_out()?.dtype {
+            DType::Bool => DType::I32,
+            dtype => dtype,
+        };
+        // Numbers of a plan are f64.
+        let exact = self.unsigned_abs() <= 1 << 53;
+        let fits = match dtype {
+            DType::U8 => u8::try_from(self).is_ok(),
+            DType::U32 => u32::try_from(self).is_ok(),
+            DType::I32 => i32::try_from(self).is_ok(),
+            DType::I64 => exact,
+            _ => true,
+        };
+        if !fits {
+            let beyond = if dtype == DType::I64 { " is over 2^53: give it as a tensor" } else { "" };
+            refuse!([like] Argument, "number", "{self}{beyond} beside a tensor of {dtype}");
+        }
+        like.number(self as f64, dtype)
+    }
+
+    fn known(&self) -> Option<Tensor> {
+        None
+    }
+
+    fn literal(&self) -> Option<f64> {
+        Some(*self as f64)
     }
 }
 

@@ -3,7 +3,7 @@
 use wgrad_graph::{Axes, DType, Op, Reduce};
 
 use super::args::axis;
-use super::{AxesArg, cast, reshape, shape};
+use super::{AxesArg, cast, reshape, shape, widen};
 use crate::{Result, Tensor};
 
 /// The reduction over `axes`; reduced axes stay with size 1 where `keep`.
@@ -36,10 +36,10 @@ pub(crate) fn without(x: Tensor, axes: Axes) -> Result<Tensor> {
 
 #[track_caller]
 pub(crate) fn mean(x: Tensor, axes: &AxesArg, keep: bool) -> Result<Tensor> {
-    let from = x.try_out()?;
-    let x = if from.dtype.is_float() { x } else { cast(x, DType::F32)? };
-    let n: usize = axes.of("mean", from.shape.rank())?.iter().map(|a| from.shape[*a]).product();
-    reduce(Reduce::Sum, x, axes, keep)?.try_div(n as f64)
+    let from = x.try_out()?.shape;
+    let n: usize = axes.of("mean", from.rank())?.iter().map(|a| from[*a]).product();
+    let (x, dtype) = widen(x)?;
+    cast(reduce(Reduce::Sum, x, axes, keep)?.try_div(n as f64)?, dtype)
 }
 
 #[track_caller]

@@ -32,6 +32,7 @@ fn logsumexp(x: Tensor, axes: &AxesArg, keep: bool) -> Result<Tensor> {
 methods! { impl Tensor, Self;
     /// `e^x / sum(e^x)` along `axis`. Numerics: shifted by the maximum; a line of -inf alone gives NaN.
     softmax try_softmax(self, axis: i32) -> Tensor {
+        in_f32!(self, try_softmax(axis));
         let [down, _] = shifted(self, axis)?;
         let e = down.try_exp()?;
         e.try_div(e.try_sum_keepdim(axis)?)
@@ -39,15 +40,20 @@ methods! { impl Tensor, Self;
 
     /// `log(softmax(x))` along `axis`. Numerics: shifted by the maximum.
     log_softmax try_log_softmax(self, axis: i32) -> Tensor {
+        in_f32!(self, try_log_softmax(axis));
         let [down, _] = shifted(self, axis)?;
         down.try_sub(down.try_exp()?.try_sum_keepdim(axis)?.try_log()?)
     }
 
     /// `log(sum(e^x))` over `axes`. Numerics: shifted by the maximum; -inf where all are -inf. Gradient:
     /// the softmax, 0 where all are -inf.
-    logsumexp try_logsumexp(self, axes: impl Into<AxesArg>) -> Tensor { logsumexp(self, &axes.into(), false) }
+    logsumexp try_logsumexp(self, axes: impl Into<AxesArg>) -> Tensor {
+        in_f32!(self, try_logsumexp(axes));
+        logsumexp(self, &axes.into(), false)
+    }
     /// As [`Tensor::logsumexp`]; the axes stay with size 1.
     logsumexp_keepdim try_logsumexp_keepdim(self, axes: impl Into<AxesArg>) -> Tensor {
+        in_f32!(self, try_logsumexp_keepdim(axes));
         logsumexp(self, &axes.into(), true)
     }
 }

@@ -3,7 +3,7 @@
 use wgrad_graph::{DType, Reduce};
 
 use super::reduce::{mean, reduce};
-use super::{AxesArg, cast};
+use super::{AxesArg, cast, widen};
 use crate::{Result, Tensor};
 
 /// The mean (axes kept) and the variance over `axes`.
@@ -71,25 +71,30 @@ methods! { impl Tensor, Self;
     ///
     /// Numerics: two passes, so a large mean does not cancel, and nothing is negative.
     var try_var(self, axes: impl Into<AxesArg>, correction: usize) -> Tensor {
+        in_f32!(self, try_var(axes, correction));
         let [var, _] = var_mean(self, &axes.into(), correction, false)?;
         Ok(var)
     }
     /// As [`Tensor::var`]; the axes stay with size 1.
     var_keepdim try_var_keepdim(self, axes: impl Into<AxesArg>, correction: usize) -> Tensor {
+        in_f32!(self, try_var_keepdim(axes, correction));
         let [var, _] = var_mean(self, &axes.into(), correction, true)?;
         Ok(var)
     }
     /// [`Tensor::var`] and the mean, both with `axes` of size 1.
     var_mean try_var_mean(self, axes: impl Into<AxesArg>, correction: usize) -> (Tensor, Tensor) {
-        let [var, mean] = var_mean(self, &axes.into(), correction, true)?;
-        Ok((var, mean))
+        let (x, dtype) = widen(self)?;
+        let [var, mean] = var_mean(x, &axes.into(), correction, true)?;
+        Ok((cast(var, dtype)?, cast(mean, dtype)?))
     }
     /// The root of [`Tensor::var`]. Gradient: 0 where all elements are equal (PyTorch: NaN).
     std try_std(self, axes: impl Into<AxesArg>, correction: usize) -> Tensor {
+        in_f32!(self, try_std(axes, correction));
         std(self, &axes.into(), correction, false)
     }
     /// As [`Tensor::std`]; the axes stay with size 1.
     std_keepdim try_std_keepdim(self, axes: impl Into<AxesArg>, correction: usize) -> Tensor {
+        in_f32!(self, try_std_keepdim(axes, correction));
         std(self, &axes.into(), correction, true)
     }
 
@@ -97,9 +102,13 @@ methods! { impl Tensor, Self;
     /// largest (smallest) `|x|`. Gradient: 0 at 0; equal parts to equal extremes.
     ///
     /// Numerics: nothing is scaled, so squares over the largest f32 give an infinity.
-    norm try_norm(self, p: f64, axes: impl Into<AxesArg>) -> Tensor { norm(self, p, &axes.into(), false) }
+    norm try_norm(self, p: f64, axes: impl Into<AxesArg>) -> Tensor {
+        in_f32!(self, try_norm(p, axes));
+        norm(self, p, &axes.into(), false)
+    }
     /// As [`Tensor::norm`]; the axes stay with size 1.
     norm_keepdim try_norm_keepdim(self, p: f64, axes: impl Into<AxesArg>) -> Tensor {
+        in_f32!(self, try_norm_keepdim(p, axes));
         norm(self, p, &axes.into(), true)
     }
 
@@ -107,6 +116,7 @@ methods! { impl Tensor, Self;
     nansum try_nansum(self, axes: impl Into<AxesArg>) -> Tensor { without_nan(self)?.try_sum(axes) }
     /// The mean over `axes` of what is not NaN; NaN where nothing is left. Gradient: 0 to NaN.
     nanmean try_nanmean(self, axes: impl Into<AxesArg>) -> Tensor {
+        in_f32!(self, try_nanmean(axes));
         if !self.try_out()?.dtype.is_float() {
             return self.try_mean(axes);
         }

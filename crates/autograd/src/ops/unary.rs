@@ -37,7 +37,10 @@ methods! { impl Tensor, Self;
     /// The logarithm to base 2.
     log2 try_log2(self) -> Tensor { unary(Unary::Log2, self) }
     /// The logarithm to base 10.
-    log10 try_log10(self) -> Tensor { self.try_log()?.try_mul(std::f64::consts::LOG10_E) }
+    log10 try_log10(self) -> Tensor {
+        in_f32!(self, try_log10());
+        self.try_log()?.try_mul(std::f64::consts::LOG10_E)
+    }
     /// `log(1 + x)`, exact for small `x`.
     log1p try_log1p(self) -> Tensor { unary(Unary::Log1p, self) }
     /// The square root. Gradient: `g / (2 y)`: infinite at 0, unless the gradient that arrives is 0.

@@ -177,7 +177,7 @@ fn iota(out: Out, axis: usize) -> Value {
     let n = out.shape.elems();
     let index = |i: usize| unravel(i, out.shape)[axis];
     if out.dtype.is_float() {
-        Value::floats(out, (0..n).map(|i| index(i) as f64).collect())
+        Value::rounded(out, (0..n).map(|i| index(i) as f64).collect())
     } else {
         Value::ints(out, (0..n).map(|i| index(i) as i64).collect())
     }
@@ -220,7 +220,12 @@ fn binary(op: Binary, out: Out, x: &Value, w: &Value) -> Value {
             Value::floats(out, y.collect())
         }
         (Data::Int(x), Data::Int(w)) => {
-            let f = row.int.expect("the row takes integers, checked when recorded");
+            let f = match op {
+                // The rows shift by counts modulo 32.
+                Binary::Shl if out.dtype == DType::I64 => |x: i64, w: i64| x << (w & 63),
+                Binary::Shr if out.dtype == DType::I64 => |x: i64, w: i64| x >> (w & 63),
+                _ => row.int.expect("the row takes integers, checked when recorded"),
+            };
             Value::ints(out, x.iter().zip(w).map(|(x, w)| f(*x, *w)).collect())
         }
         _ => unreachable!("one dtype, checked when recorded"),
@@ -243,12 +248,13 @@ fn select(out: Out, ins: &[Arc<Value>]) -> Value {
 
 fn cast(out: Out, x: &Value) -> Value {
     match (&x.data, out.dtype) {
-        (_, DType::F32 | DType::F64) => Value::floats(out, x.to_f64()),
+        (_, to) if to.is_float() => Value::rounded(out, x.to_f64()),
         (Data::Float(x), DType::Bool) => Value::ints(out, x.iter().map(|x| i64::from(*x != 0.0)).collect()),
         (Data::Int(x), DType::Bool) => Value::ints(out, x.iter().map(|x| i64::from(*x != 0)).collect()),
         (Data::Float(x), DType::U8) => Value::ints(out, x.iter().map(|x| i64::from(*x as u8)).collect()),
         (Data::Float(x), DType::U32) => Value::ints(out, x.iter().map(|x| i64::from(*x as u32)).collect()),
         (Data::Float(x), DType::I32) => Value::ints(out, x.iter().map(|x| i64::from(*x as i32)).collect()),
+        (Data::Float(x), _) => Value::ints(out, x.iter().map(|x| *x as i64).collect()),
         (Data::Int(x), _) => Value::ints(out, x.clone()),
     }
 }
@@ -295,6 +301,7 @@ fn reduce(kind: Reduce, out: Out, x: &Value, reduced: impl Fn(usize) -> bool) ->
         }
         Data::Int(x) => {
             let (lowest, highest) = match out.dtype {
+                DType::I64 => (i64::MIN, i64::MAX),
                 DType::I32 => (i64::from(i32::MIN), i64::from(i32::MAX)),
                 _ => (0, i64::from(u32::MAX)),
             };
@@ -315,20 +322,25 @@ fn reduce(kind: Reduce, out: Out, x: &Value, reduced: impl Fn(usize) -> bool) ->
 }
 
 fn arg_reduce(max: bool, out: Out, x: &Value, axis: usize) -> Value {
-    let rows = rows(out, x.out.shape, |a| a == axis);
-    let x = x.to_f64();
-    let first = |row: &Vec<usize>| {
+    fn first<T: Copy + PartialOrd>(max: bool, x: &[T], row: &[usize]) -> i64 {
+        // NaN is no number that equals itself, and comes before all.
+        let nan = |x: T| x.partial_cmp(&x).is_none();
         let mut best = 0;
         for (i, at) in row.iter().enumerate() {
             let (now, so_far) = (x[*at], x[row[best]]);
             let ahead = if max { now > so_far } else { now < so_far };
-            if !so_far.is_nan() && (now.is_nan() || ahead) {
+            if !nan(so_far) && (nan(now) || ahead) {
                 best = i;
             }
         }
         best as i64
+    }
+    let rows = rows(out, x.out.shape, |a| a == axis);
+    let place = |row: &Vec<usize>| match &x.data {
+        Data::Float(x) => first(max, x, row),
+        Data::Int(x) => first(max, x, row),
     };
-    Value::ints(out, rows.iter().map(first).collect())
+    Value::ints(out, rows.iter().map(place).collect())
 }
 
 fn matmul(out: Out, a: &Value, b: &Value) -> Value {
@@ -402,7 +414,7 @@ fn custom(
     let ins: Vec<&[f64]> = ins.iter().map(Vec::as_slice).collect();
     let mut outs = crate::custom::run(graph.custom(id), node, &ins, error);
     let make = |(out, y): (&Out, Vec<f64>)| match out.dtype {
-        DType::F32 | DType::F64 => Value::floats(*out, y),
+        _ if out.dtype.is_float() => Value::rounded(*out, y),
         DType::Bool => Value::ints(*out, y.iter().map(|y| i64::from(*y != 0.0)).collect()),
         _ => Value::ints(*out, y.iter().map(|y| *y as i64).collect()),
     };

@@ -21,13 +21,21 @@ pub(super) fn wrap(x: i64, dtype: DType) -> i64 {
         DType::U8 => i64::from(x as u8),
         DType::U32 => i64::from(x as u32),
         DType::I32 => i64::from(x as i32),
-        DType::F32 | DType::F64 => x,
+        DType::I64 | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => x,
     }
 }
 
 impl Value {
     pub(super) fn floats(out: Out, data: Vec<f64>) -> Value {
         Value { out, data: Data::Float(data) }
+    }
+
+    /// Floats, those of 16 bits rounded to the dtype.
+    pub(super) fn rounded(out: Out, mut data: Vec<f64>) -> Value {
+        if out.dtype.is_half() {
+            data.iter_mut().for_each(|x| *x = out.dtype.round(*x));
+        }
+        Value::floats(out, data)
     }
 
     /// Integers, wrapped to the dtype.
@@ -38,7 +46,7 @@ impl Value {
 
     pub(super) fn scalar(out: Out, x: f64) -> Value {
         match out.dtype {
-            DType::F32 | DType::F64 => Value::floats(out, vec![x]),
+            _ if out.dtype.is_float() => Value::rounded(out, vec![x]),
             DType::Bool => Value::ints(out, vec![i64::from(x != 0.0)]),
             _ => Value::ints(out, vec![x as i64]),
         }
@@ -58,6 +66,9 @@ impl Value {
                 Value::floats(out, bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<f64>).collect())
             }
             DType::Bool | DType::U8 => Value::ints(out, ints(|b| i64::from(b[0]))),
+            DType::I64 => {
+                Value::ints(out, bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<i64>).collect())
+            }
             DType::U32 => Value::ints(out, bytes.chunks_exact(4).map(|b| i64::from(word(b))).collect()),
             _ => Value::ints(out, bytes.chunks_exact(4).map(|b| i64::from(word(b) as i32)).collect()),
         })
@@ -67,6 +78,7 @@ impl Value {
         match (&self.data, self.out.dtype) {
             (Data::Float(x), _) => bytemuck::cast_slice(x).to_vec(),
             (Data::Int(x), DType::Bool | DType::U8) => x.iter().map(|x| *x as u8).collect(),
+            (Data::Int(x), DType::I64) => bytemuck::cast_slice(x).to_vec(),
             (Data::Int(x), _) => x.iter().flat_map(|x| (*x as u32).to_le_bytes()).collect(),
         }
     }

@@ -27,13 +27,26 @@ pub(super) fn floor_div_int(a: i64, b: i64) -> i64 {
     if b == 0 {
         return 0;
     }
-    a / b - i64::from(a % b != 0 && (a < 0) != (b < 0))
+    a.wrapping_div(b) - i64::from(a.wrapping_rem(b) != 0 && (a < 0) != (b < 0))
+}
+
+/// The remainder with the sign of the divisor; by 0 it is 0.
+pub(super) fn rem_int(a: i64, b: i64) -> i64 {
+    let r = if b == 0 { 0 } else { a.wrapping_rem(b) };
+    if r != 0 && (r ^ b) < 0 { r + b } else { r }
 }
 
 /// `a^b`, wrapping; for negative `b` the part of `1 / a^-b` before the point, 0 for `a = 0`.
 pub(super) fn pow_int(a: i64, b: i64) -> i64 {
     match (a, b) {
-        (_, 0..) => a.wrapping_pow(b as u32),
+        (_, 0..) => {
+            let (mut y, mut power, mut left) = (1i64, a, b);
+            while left > 0 {
+                y = if left & 1 == 1 { y.wrapping_mul(power) } else { y };
+                (power, left) = (power.wrapping_mul(power), left >> 1);
+            }
+            y
+        }
         (1, _) => 1,
         (-1, _) => 1 - 2 * (b & 1),
         _ => 0,

@@ -10,6 +10,8 @@ pub(crate) fn wrap(x: f64, dtype: DType) -> f64 {
         DType::U8 => f64::from(x as i64 as u8),
         DType::U32 => f64::from(x as i64 as u32),
         DType::I32 => f64::from(x as i64 as i32),
+        DType::I64 => (x as i64) as f64,
+        DType::F16 | DType::BF16 => dtype.round(x),
         DType::F32 | DType::F64 => x,
     }
 }
@@ -19,6 +21,7 @@ fn wrap_int(x: i64, dtype: DType) -> f64 {
         DType::Bool => (x & 1) as f64,
         DType::U8 => f64::from(x as u8),
         DType::U32 => f64::from(x as u32),
+        DType::I64 => x as f64,
         _ => f64::from(x as i32),
     }
 }
@@ -52,6 +55,8 @@ pub(crate) fn neutral(kind: Reduce, dtype: DType) -> f64 {
         (Reduce::Prod, _) => 1.0,
         (Reduce::Max, DType::I32) => f64::from(i32::MIN),
         (Reduce::Min, DType::I32) => f64::from(i32::MAX),
+        (Reduce::Max, DType::I64) => i64::MIN as f64,
+        (Reduce::Min, DType::I64) => i64::MAX as f64,
         (Reduce::Max, DType::U32) => 0.0,
         (Reduce::Min, DType::U32) => f64::from(u32::MAX),
         (Reduce::Max, _) => f64::NEG_INFINITY,

@@ -1,7 +1,7 @@
 //! Sorting: runs are put in order by counting, then merged in pairs, a launch for each doubling. No
 //! barriers, no workgroup memory, no padding; every launch fills the device.
 
-use wgrad_graph::{DType, Lines, Result};
+use wgrad_graph::{DType, Lines, Result, bail};
 
 use super::kernel::{Cx, Kernel, Touch};
 use super::{fold, points};
@@ -46,17 +46,28 @@ impl<'a> Sort<'a> {
     }
 
     /// The declarations: workgroup, and the element as a number in the same order.
-    fn declare(&self, k: &Kernel<'_>) -> String {
+    fn declare(&self, k: &Kernel<'_>) -> Result<String> {
         let wg = choose::pointwise_workgroup(self.cx.caps);
         let x = k.load(0, "at");
         let number = match k.operand(0).dtype {
             DType::Bool => format!("select(0u, 1u, {x})"),
             DType::U8 | DType::U32 => x,
             DType::I32 => format!("(bitcast<u32>({x}) ^ 0x80000000u)"),
+            DType::I64 => format!("({x} ^ vec2<u32>(0u, 0x80000000u))"),
             DType::F32 | DType::F64 => format!("wg_order_f32({x})"),
+            DType::F16 | DType::BF16 => bail!(DType, "argsort", "has no kernel for halves; they go as f32"),
         };
         let number = if self.descending { format!("~{number}") } else { number };
-        format!("const WG = {wg}u;\nfn number(at: u32) -> u32 {{ return {number}; }}\n")
+        let (ty, less) = match k.operand(0).dtype {
+            DType::I64 => {
+                ("vec2<u32>", "x.y < w.y || (x.y == w.y && (x.x < w.x || (x.x == w.x && earlier)))")
+            }
+            _ => ("u32", "x < w || (x == w && earlier)"),
+        };
+        Ok(format!(
+            "const WG = {wg}u;\nfn number(at: u32) -> {ty} {{ return {number}; }}\n\
+             fn before(x: {ty}, w: {ty}, earlier: bool) -> bool {{ return {less}; }}\n"
+        ))
     }
 
     fn sizes(&self, k: &mut Kernel<'_>, run: usize) -> String {
@@ -70,7 +81,7 @@ impl<'a> Sort<'a> {
     }
 
     fn finish(&self, k: Kernel<'_>, file: &str, regions: &[(&str, &str)], each: usize) -> Result<Launch> {
-        let extra = self.declare(&k);
+        let extra = self.declare(&k)?;
         let wg = u64::from(choose::pointwise_workgroup(self.cx.caps));
         let grid = fold((self.count as u64).div_ceil(wg), self.cx.caps)?;
         k.finish(file, &extra, regions, grid, (self.count * each) as u64)

@@ -3,7 +3,7 @@
 
 use wgrad_graph::{Caps, Expr, Graph, Index, Kind, NodeId, Result, Step};
 
-use super::kernel::{Cx, Kernel, packed};
+use super::kernel::{Cx, Kernel, is_word};
 use super::{fold, points, pointwise};
 use crate::choose;
 use crate::launch::{Launch, Params, Part, Word};
@@ -85,5 +85,5 @@ fn local(step: &Step, graph: &Graph) -> bool {
     group.kind == Kind::Pointwise
         && loads
         && group.stores.iter().all(|s| group.body.indices[usize::from(s.index)].is_linear())
-        && words.into_iter().all(|v| !packed(graph.out(*v).dtype))
+        && words.into_iter().all(|v| is_word(graph.out(*v).dtype))
 }

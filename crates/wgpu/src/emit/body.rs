@@ -6,7 +6,7 @@ use wgrad_graph::{Binary, Body, DType, Expr, ExprId, IndexId, Result, Store, Una
 
 use super::index::Element;
 use super::kernel::{Kernel, wgsl_type};
-use super::template::substitute;
+use super::template::{self, substitute};
 
 /// Where a point of the space is found.
 #[derive(Clone, Debug, Default)]
@@ -177,6 +177,7 @@ impl<'p, 'a> Printer<'p, 'a> {
                 let from = body.exprs[*at as usize].1;
                 let place = match from {
                     DType::I32 => format!("bitcast<u32>({})", x(self, *at)),
+                    DType::I64 => format!("wg_index_i64({})", x(self, *at)),
                     _ => x(self, *at),
                 };
                 let place = self.name(&place);
@@ -206,7 +207,7 @@ impl<'p, 'a> Printer<'p, 'a> {
                     DType::I32 => format!("bitcast<i32>({bits})"),
                     DType::Bool => format!("({bits} != 0u)"),
                     DType::U8 => format!("({bits} & 255u)"),
-                    DType::U32 => bits,
+                    DType::U32 | DType::I64 | DType::F16 | DType::BF16 => bits,
                 }
             }
             Expr::Coord { index } => {
@@ -215,7 +216,7 @@ impl<'p, 'a> Printer<'p, 'a> {
                     DType::U32 => at,
                     DType::U8 => format!("({at} & 255u)"),
                     DType::I32 => format!("bitcast<i32>({at})"),
-                    _ => format!("f32(bitcast<i32>({at}))"),
+                    _ => cast(DType::I32, dtype, &format!("bitcast<i32>({at})")),
                 }
             }
             Expr::Random { index, per_row, scalars } => {
@@ -233,11 +234,11 @@ impl<'p, 'a> Printer<'p, 'a> {
             Expr::Valid { index } => self.element(*index)?.ok.unwrap_or_else(|| "true".to_owned()),
             Expr::Unary { op, x: operand } => {
                 let from = body.exprs[*operand as usize].1;
-                mask(dtype, unary(*op, from, &x(self, *operand)))
+                mask(dtype, self.unary(*op, from, &x(self, *operand))?)
             }
             Expr::Binary { op, x: a, w } => {
                 let from = body.exprs[*a as usize].1;
-                mask(dtype, binary(*op, from, &x(self, *a), &x(self, *w)))
+                mask(dtype, self.binary(*op, from, &x(self, *a), &x(self, *w))?)
             }
             Expr::Select { c, x: a, w } if dtype == DType::F32 && compares(&body.exprs[*c as usize], *w) => {
                 format!(
@@ -259,6 +260,31 @@ impl<'p, 'a> Printer<'p, 'a> {
         let name = format!("x{id}{}", self.prefix);
         self.line(&format!("let {name} = {text};"));
         Ok(name)
+    }
+
+    fn unary(&self, op: Unary, from: DType, x: &str) -> Result<String> {
+        match from {
+            DType::I64 => self.int64(op.row().name, op.row().wgsl_int, &[x]),
+            _ => Ok(unary(op, from, x)),
+        }
+    }
+
+    fn binary(&self, op: Binary, from: DType, x: &str, w: &str) -> Result<String> {
+        match from {
+            DType::I64 => self.int64(op.row().name, op.row().wgsl_int, &[x, w]),
+            _ => Ok(binary(op, from, x, w)),
+        }
+    }
+
+    /// An integer row on two words: a function of the prelude, unless the row does nothing.
+    fn int64(&self, name: &str, row: &str, x: &[&str]) -> Result<String> {
+        let function = format!("wg_{name}_i64");
+        match row {
+            "x" => Ok(x[0].to_owned()),
+            "true" | "false" => Ok(row.to_owned()),
+            _ if template::has(&function) => Ok(format!("{function}({})", x.join(", "))),
+            _ => bail!(DType, name, "has no kernel for i64 on {}; cast to i32", self.k.cx.caps.name),
+        }
     }
 
     fn variable(&mut self, ty: &str) -> String {
@@ -321,9 +347,24 @@ fn binary(op: Binary, from: DType, x: &str, w: &str) -> String {
 
 /// `x` of dtype `from` as dtype `to`.
 pub(super) fn cast(from: DType, to: DType, x: &str) -> String {
-    use DType::{Bool, F32, F64, I32, U8, U32};
+    use DType::{BF16, Bool, F16, F32, F64, I32, I64, U8, U32};
     match (from, to) {
         _ if from == to => x.to_owned(),
+        (F16, F32) => format!("wg_from_f16({x})"),
+        (BF16, F32) => format!("wg_from_bf16({x})"),
+        (F32, F16) => format!("wg_to_f16({x})"),
+        (F32, BF16) => format!("wg_to_bf16({x})"),
+        (F16 | BF16, _) => cast(F32, to, &cast(from, F32, x)),
+        (_, F16 | BF16) => cast(F32, to, &cast(from, F32, x)),
+        (I64, Bool) => format!("(({x}.x | {x}.y) != 0u)"),
+        (I64, U8) => format!("({x}.x & 255u)"),
+        (I64, U32) => format!("{x}.x"),
+        (I64, I32) => format!("bitcast<i32>({x}.x)"),
+        (I64, F32 | F64) => format!("wg_i64_to_f32({x})"),
+        (F32 | F64, I64) => format!("wg_f32_to_i64({x})"),
+        (I32, I64) => format!("wg_i32_to_i64({x})"),
+        (U8 | U32, I64) => format!("vec2<u32>({x}, 0u)"),
+        (Bool, I64) => format!("vec2<u32>(select(0u, 1u, {x}), 0u)"),
         (F32 | F64, Bool) => format!("!({x} == 0.0)"),
         (I32, Bool) => format!("({x} != 0)"),
         (U8 | U32, Bool) => format!("({x} != 0u)"),

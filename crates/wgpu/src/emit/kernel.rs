@@ -62,8 +62,10 @@ pub(super) struct Kernel<'a> {
 pub(super) fn wgsl_type(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "bool",
-        DType::U8 | DType::U32 => "u32",
+        // Halves are their bits: they are moved as they are, and computed as f32.
+        DType::U8 | DType::U32 | DType::F16 | DType::BF16 => "u32",
         DType::I32 => "i32",
+        DType::I64 => "vec2<u32>",
         DType::F32 | DType::F64 => "f32",
     }
 }
@@ -71,15 +73,29 @@ pub(super) fn wgsl_type(dtype: DType) -> &'static str {
 /// The WGSL type in which an element is stored.
 fn word_type(dtype: DType) -> &'static str {
     match dtype {
-        DType::Bool | DType::U8 | DType::U32 => "u32",
+        DType::Bool | DType::U8 | DType::U32 | DType::F16 | DType::BF16 => "u32",
         DType::I32 => "i32",
+        DType::I64 => "vec2<u32>",
         DType::F32 | DType::F64 => "f32",
     }
 }
 
-/// Whether four elements share a word.
+/// Whether several elements share a word.
 pub(super) fn packed(dtype: DType) -> bool {
-    dtype.bytes() == 1
+    dtype.bytes() < 4
+}
+
+/// Whether an element is a word.
+pub(super) fn is_word(dtype: DType) -> bool {
+    dtype.bytes() == 4
+}
+
+/// Where the part of element `at` lies in its word: the word's index, the shift, the mask.
+fn part(dtype: DType, at: &str) -> (String, String, &'static str) {
+    match dtype.bytes() {
+        1 => (format!("({at}) >> 2u"), format!("(({at}) & 3u) * 8u"), "255u"),
+        _ => (format!("({at}) >> 1u"), format!("(({at}) & 1u) * 16u"), "65535u"),
+    }
 }
 
 /// `text` of type `from` as the word type `to`, by its bits.
@@ -183,7 +199,7 @@ impl<'a> Kernel<'a> {
         let word = if same { first } else { "u32" };
         if used.touches.contains(&Touch::Shared) {
             Declared::Atomic
-        } else if used.touches.iter().all(|t| *t == Touch::Quad) && !used.dtypes.iter().any(|d| packed(*d)) {
+        } else if used.touches.iter().all(|t| *t == Touch::Quad) && used.dtypes.iter().all(|d| is_word(*d)) {
             Declared::Quad(word)
         } else {
             Declared::Word(word)
@@ -218,8 +234,9 @@ impl<'a> Kernel<'a> {
             Declared::Atomic => format!("atomicLoad(&b{b}[{index}])"),
         };
         if packed(dtype) {
-            let byte = format!("(({} >> (({at} & 3u) * 8u)) & 255u)", word(format!("{at} >> 2u")));
-            return if dtype == DType::Bool { format!("({byte} != 0u)") } else { byte };
+            let (index, shift, mask) = part(dtype, at);
+            let bits = format!("(({} >> ({shift})) & {mask})", word(index));
+            return if dtype == DType::Bool { format!("({bits} != 0u)") } else { bits };
         }
         recast(&word(at.to_owned()), self.stored_type(b), wgsl_type(dtype))
     }
@@ -243,15 +260,17 @@ impl<'a> Kernel<'a> {
         self.cx.graph.out(self.group().stores[store].val).dtype
     }
 
-    /// Writes `value` to element `at` of a store. Bytes go by two atomic operations on their own bits.
+    /// Writes `value` to element `at` of a store. Parts of words go by two atomic operations on their own
+    /// bits.
     pub(super) fn store(&self, store: usize, at: &str, value: &str) -> String {
         let b = self.at_loc(Bound::Loc(self.cx.step.writes[store]));
         let dtype = self.stored_dtype(store);
         if packed(dtype) {
-            let byte = byte(dtype, value);
+            let bits = bits(dtype, value);
+            let (index, shift, mask) = part(dtype, at);
             return format!(
-                "atomicAnd(&b{b}[{at} >> 2u], ~(255u << (({at} & 3u) * 8u)));\n\
-                 atomicOr(&b{b}[{at} >> 2u], {byte} << (({at} & 3u) * 8u));\n"
+                "atomicAnd(&b{b}[{index}], ~({mask} << ({shift})));\n\
+                 atomicOr(&b{b}[{index}], {bits} << ({shift}));\n"
             );
         }
         let word = recast(value, wgsl_type(dtype), self.stored_type(b));
@@ -273,18 +292,37 @@ impl<'a> Kernel<'a> {
     /// Adds `value` to element `at` of a store.
     pub(super) fn add_to(&self, store: usize, at: &str, value: &str) -> String {
         let b = self.at_loc(Bound::Loc(self.cx.step.writes[store]));
-        let (stored, computed) = (self.stored_type(b), wgsl_type(self.stored_dtype(store)));
+        let dtype = self.stored_dtype(store);
+        let (stored, computed) = (self.stored_type(b), wgsl_type(dtype));
+        if dtype == DType::I64 {
+            return format!("b{b}[{at}] = wg_add_i64(b{b}[{at}], {value});\n");
+        }
         let old = recast(&format!("b{b}[{at}]"), stored, computed);
         format!("b{b}[{at}] = {};\n", recast(&format!("({old} + {value})"), computed, stored))
     }
 
-    /// Writes four values as one word (bytes) or one vector, to the quad whose first element is `at`.
-    pub(super) fn store_quad(&self, store: usize, at: &str, values: [&str; 4]) -> String {
+    /// Writes four values as one word (bytes), two words (halves) or one vector, to the quad whose first
+    /// element is `at`. With `total`, what lies beyond so many elements may be lost, and a word that holds
+    /// nothing else is not written.
+    pub(super) fn store_quad(
+        &self,
+        store: usize,
+        at: &str,
+        values: [&str; 4],
+        total: Option<&str>,
+    ) -> String {
         let b = self.at_loc(Bound::Loc(self.cx.step.writes[store]));
         let dtype = self.stored_dtype(store);
         if packed(dtype) {
-            let bytes = values.map(|v| byte(dtype, v));
-            let [x, y, z, w] = bytes;
+            let [x, y, z, w] = values.map(|v| bits(dtype, v));
+            if dtype.bytes() == 2 {
+                let second = format!("b{b}[(({at}) >> 1u) + 1u] = {z} | ({w} << 16u);\n");
+                let second = match total {
+                    Some(total) => format!("if ({at} + 2u < {total}) {{ {} }}\n", second.trim_end()),
+                    None => second,
+                };
+                return format!("b{b}[({at}) >> 1u] = {x} | ({y} << 16u);\n{second}");
+            }
             return format!("b{b}[({at}) >> 2u] = {x} | ({y} << 8u) | ({z} << 16u) | ({w} << 24u);\n");
         }
         let (from, to) = (wgsl_type(dtype), self.stored_type(b));
@@ -346,7 +384,7 @@ impl<'a> Kernel<'a> {
         self.word(&format!("d{axis}"), self.group().dims[axis].max(1) as i64)
     }
 
-    /// A scalar of the group, as a u32 word.
+    /// A scalar of the group, as a u32 word; for i64 as a vector of two.
     ///
     /// # Errors
     /// `Argument` when the plan does not hold it.
@@ -362,11 +400,17 @@ impl<'a> Kernel<'a> {
         let kind = match self.scalar_dtype(scalar) {
             DType::Bool => ScalarType::Bool,
             DType::U8 | DType::U32 => ScalarType::U32,
-            DType::I32 => ScalarType::I32,
+            DType::I32 | DType::I64 => ScalarType::I32,
+            DType::F16 => ScalarType::F16,
+            DType::BF16 => ScalarType::BF16,
             DType::F32 | DType::F64 => ScalarType::F32,
         };
         self.dynamic.push(Word::Scalar(at as u32, kind));
-        let token = format!("$d{}$", self.dynamic.len() - 1);
+        let mut token = format!("$d{}$", self.dynamic.len() - 1);
+        if self.scalar_dtype(scalar) == DType::I64 {
+            self.dynamic.push(Word::Scalar(at as u32, ScalarType::High));
+            token = format!("vec2<u32>({token}, $d{}$)", self.dynamic.len() - 1);
+        }
         self.tokens.insert(key, token.clone());
         Ok(token)
     }
@@ -501,7 +545,7 @@ impl<'a> Kernel<'a> {
     }
 }
 
-/// A value as one byte in a u32.
-fn byte(dtype: DType, value: &str) -> String {
+/// A value as the lower bits of a u32.
+fn bits(dtype: DType, value: &str) -> String {
     if dtype == DType::Bool { format!("select(0u, 1u, {value})") } else { value.to_owned() }
 }

@@ -58,8 +58,8 @@ impl<'a> Points<'a> {
         along(&self.cx.step.group.body.indices[usize::from(id)], self.rows, self.whole)
     }
 
-    /// Whether a store is of bytes in row-major order: four points an invocation write whole words.
-    fn bytes(&self, store: usize) -> bool {
+    /// Whether a store is of parts of words in row-major order: four points an invocation write whole words.
+    fn parts(&self, store: usize) -> bool {
         let group = &self.cx.step.group;
         let index = &group.body.indices[usize::from(group.stores[store].index)];
         packed(self.cx.graph.out(group.stores[store].val).dtype) && index.is_linear()
@@ -72,7 +72,7 @@ impl<'a> Points<'a> {
     /// Whether every store takes four neighbours as one.
     pub(super) fn wide(&self) -> bool {
         let group = &self.cx.step.group;
-        self.whole && self.stores().all(|s| self.bytes(s) || self.along(group.stores[s].index) == Along::Quad)
+        self.whole && self.stores().all(|s| self.parts(s) || self.along(group.stores[s].index) == Along::Quad)
     }
 
     /// Notes every use; tells whether the error flag may be raised. `quads`: four neighbours an invocation.
@@ -95,7 +95,7 @@ impl<'a> Points<'a> {
         for s in self.stores() {
             let store = &group.stores[s];
             let touch = match packed(self.cx.graph.out(store.val).dtype) {
-                true if quads && self.bytes(s) => Touch::Each,
+                true if quads && self.parts(s) => Touch::Each,
                 true => Touch::Shared,
                 false if quads && self.along(store.index) == Along::Quad => Touch::Quad,
                 false => Touch::Each,
@@ -182,7 +182,7 @@ impl<'a> Points<'a> {
         }
         let mut places = Vec::new();
         for (s, store) in group.stores.iter().enumerate() {
-            let joint = if self.bytes(s) { true } else { head.k.writes_quads(s) };
+            let joint = if self.parts(s) { true } else { head.k.writes_quads(s) };
             places.push(if joint { Some(head.element(store.index)?.at) } else { None });
             if joint {
                 let ty = wgsl_type(head.k.cx.graph.out(store.val).dtype);
@@ -227,7 +227,8 @@ impl<'a> Points<'a> {
         for (s, place) in places.iter().enumerate() {
             if let Some(at) = place {
                 let names = [0, 1, 2, 3].map(|lane| format!("s{s}_{lane}"));
-                out.push_str(&k.store_quad(s, at, names.each_ref().map(String::as_str)));
+                let names = names.each_ref().map(String::as_str);
+                out.push_str(&k.store_quad(s, at, names, total.as_deref()));
             }
         }
         Ok(out)
@@ -254,8 +255,8 @@ pub(super) fn launch(
     let cx = k.cx;
     let group = &*cx.step.group;
     let site = Points::new(cx, count);
-    let bytes = site.stores().any(|s| site.bytes(s));
-    let quads = bytes || (site.wide() && choose::quads(count, group.body.exprs.len()));
+    let parts = site.stores().any(|s| site.parts(s));
+    let quads = parts || (site.wide() && choose::quads(count, group.body.exprs.len()));
     let flagged = site.note(&mut k, quads);
     if let Some(planes) = planes {
         let touch = if quads && site.whole { Touch::Quad } else { Touch::Each };

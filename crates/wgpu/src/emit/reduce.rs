@@ -9,7 +9,7 @@ use wgrad_graph::{
 
 use super::body::{Printer, Space, reach};
 use super::index::{Along, along};
-use super::kernel::{Cx, Kernel, Touch, packed, recast, wgsl_type};
+use super::kernel::{Cx, Kernel, Touch, is_word, packed, recast, wgsl_type};
 use super::pointwise::XYZW;
 use super::{arithmetic, fold, points};
 use crate::choose::{self, Lanes};
@@ -24,7 +24,7 @@ struct State {
 impl State {
     fn new(acc: &Acc, cx: Cx<'_>) -> Result<State> {
         let dtype = cx.step.group.body.exprs[acc.x as usize].1;
-        if !matches!(dtype, DType::F32 | DType::I32 | DType::U32) {
+        if !matches!(dtype, DType::F32 | DType::I32 | DType::U32 | DType::I64) {
             bail!(DType, "reduce", "has no kernel for {dtype}");
         }
         Ok(State { kind: acc.kind, dtype })
@@ -39,16 +39,19 @@ impl State {
         let low = match self.dtype {
             DType::I32 => "bitcast<i32>(0x80000000u)",
             DType::U32 => "0u",
+            DType::I64 => "vec2<u32>(0u, 0x80000000u)",
             _ => "bitcast<f32>(0xff800000u)",
         };
         let high = match self.dtype {
             DType::I32 => "2147483647",
             DType::U32 => "4294967295u",
+            DType::I64 => "vec2<u32>(0xffffffffu, 0x7fffffffu)",
             _ => "bitcast<f32>(0x7f800000u)",
         };
         let (zero, one) = match self.dtype {
             DType::I32 => ("0", "1"),
             DType::U32 => ("0u", "1u"),
+            DType::I64 => ("vec2<u32>()", "vec2<u32>(1u, 0u)"),
             _ => ("0.0", "1.0"),
         };
         let neutral = match self.kind {
@@ -65,6 +68,15 @@ impl State {
     fn combine(&self, into: &str, v: &str, i: &str) -> String {
         let float = self.dtype == DType::F32;
         match self.kind {
+            AccKind::Reduce(kind) if self.dtype == DType::I64 => {
+                let f = match kind {
+                    Reduce::Sum => "add",
+                    Reduce::Prod => "mul",
+                    Reduce::Max => "maximum",
+                    Reduce::Min => "minimum",
+                };
+                format!("{into} = wg_{f}_i64({into}, {v});\n")
+            }
             AccKind::Reduce(Reduce::Sum) => format!("{into} = {into} + {v};\n"),
             AccKind::Reduce(Reduce::Prod) => format!("{into} = {into} * {v};\n"),
             AccKind::Reduce(kind) => {
@@ -73,7 +85,8 @@ impl State {
                 format!("{into} = {f}({into}, {v});\n")
             }
             AccKind::Arg { max } => {
-                let f = format!("wg_arg_{}_{}", if max { "max" } else { "min" }, self.ty());
+                let ty = if self.dtype == DType::I64 { "i64" } else { self.ty() };
+                let f = format!("wg_arg_{}_{ty}", if max { "max" } else { "min" });
                 format!("if ({f}({v}, {i}, {into}, {into}i)) {{ {into} = {v}; {into}i = {i}; }}\n")
             }
         }
@@ -87,6 +100,16 @@ impl States {
     /// Every field: accumulator, suffix, type.
     fn fields(&self) -> impl Iterator<Item = (usize, &'static str, &'static str)> + '_ {
         self.0.iter().enumerate().flat_map(|(a, s)| s.fields().into_iter().map(move |(f, t, _)| (a, f, t)))
+    }
+
+    /// Whether every field is a word.
+    fn words(&self) -> bool {
+        self.0.iter().all(|state| is_word(state.dtype))
+    }
+
+    /// Bytes of the states of one lane.
+    fn bytes(&self) -> usize {
+        self.fields().map(|(_, _, ty)| if ty == "vec2<u32>" { 8 } else { 4 }).sum()
     }
 
     fn start(&self, stem: &str) -> String {
@@ -162,14 +185,17 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     let states = States(group.accs.iter().map(|a| State::new(a, cx)).collect::<Result<_>>()?);
     let kernel = Reduction { cx, states, results, length };
     let quads = kernel.quads();
-    let bytes = kernel.states.fields().count() * 4;
+    let bytes = kernel.states.bytes();
     let lanes = choose::lanes(results, length, kernel.rows(), bytes, quads, cx.caps);
+    // Scratch memory holds states that are words.
+    let alone = |lanes: Lanes| {
+        let y = lanes.y.min(if choose::software(cx.caps) { 1 } else { lanes.y });
+        Lanes { splits: 1, tree: true, y, ..lanes }
+    };
+    let lanes = if kernel.states.words() { lanes } else { alone(lanes) };
     match kernel.launches(lanes, quads) {
         // The scratch binding may be the one too many.
-        Err(e) if e.kind() == ErrorKind::Limit && lanes.parts() > 1 => {
-            let y = lanes.y.min(if choose::software(cx.caps) { 1 } else { lanes.y });
-            kernel.launches(Lanes { splits: 1, tree: true, y, ..lanes }, quads)
-        }
+        Err(e) if e.kind() == ErrorKind::Limit && lanes.parts() > 1 => kernel.launches(alone(lanes), quads),
         done => done,
     }
 }
@@ -259,7 +285,7 @@ impl<'a> Reduction<'a> {
         let fits = self.exprs(&self.prologue()).filter(|(_, e)| !plain(e)).count() <= 48;
         let loads = self.moving_loads();
         let quad = |(o, i): &(u16, IndexId)| {
-            !packed(self.dtype(*o)) && along(self.index(*i), true, false) == Along::Quad
+            is_word(self.dtype(*o)) && along(self.index(*i), true, false) == Along::Quad
         };
         self.quad_rows() && fits && self.length >= 64 && loads.iter().any(quad)
     }
@@ -444,7 +470,7 @@ impl<'a> Reduction<'a> {
 
     /// The launch that combines partial states.
     fn combine(&self, parts: u32) -> Result<Launch> {
-        let bytes = self.states.fields().count() * 4;
+        let bytes = self.states.bytes();
         let lanes = choose::final_lanes(parts, bytes, self.cx.caps);
         let mut k = Kernel::new(self.cx);
         let flagged = self.note_epilogue(&mut k);

@@ -19,7 +19,7 @@ pub(super) fn lower(cx: Cx<'_>, kind: Scan, axis: u8, reverse: bool) -> Result<L
     }
     let mut k = Kernel::new(cx);
     let dtype = k.operand(0).dtype;
-    if !matches!(wgsl_type(dtype), "f32" | "i32" | "u32") || dtype == DType::F64 {
+    if !matches!(dtype, DType::F32 | DType::I32 | DType::U32 | DType::I64) {
         bail!(DType, name, "has no kernel for {dtype}");
     }
     k.reads(0, Touch::Each);
@@ -49,7 +49,8 @@ pub(super) fn lower(cx: Cx<'_>, kind: Scan, axis: u8, reverse: bool) -> Result<L
     let store = k.store(0, "at", y);
     let regions = [("sizes", sizes.as_str()), ("place", place), ("load", &load), ("store", &store)];
     let flops = shape.elems() as u64 * 2;
-    let lanes = choose::scan_lanes(lines.count(), lines.inner, lines.n, 8, EACH, cx.caps);
+    let state_bytes = 2 * dtype.bytes();
+    let lanes = choose::scan_lanes(lines.count(), lines.inner, lines.n, state_bytes, EACH, cx.caps);
     let state = state(kind, wgsl_type(dtype));
     let launch = if lanes == 0 {
         let wg = choose::pointwise_workgroup(cx.caps);
@@ -66,11 +67,12 @@ pub(super) fn lower(cx: Cx<'_>, kind: Scan, axis: u8, reverse: bool) -> Result<L
 
 /// The state of a scan: its fields, the state of nothing, and how two neighbours become one.
 fn state(kind: Scan, ty: &str) -> String {
-    let float = ty == "f32";
+    let (float, wide) = (ty == "f32", ty == "vec2<u32>");
     let number = |n: u32| match ty {
         "f32" => format!("{n}.0"),
         "u32" => format!("{n}u"),
-        _ => format!("{n}"),
+        "i32" => format!("{n}"),
+        _ => format!("vec2<u32>({n}u, 0u)"),
     };
     let one = |none: String, join: &str| {
         format!(
@@ -79,29 +81,36 @@ fn state(kind: Scan, ty: &str) -> String {
         )
     };
     match kind {
+        Scan::Sum if wide => one(number(0), "wg_add_i64(x.v, w.v)"),
+        Scan::Prod if wide => one(number(1), "wg_mul_i64(x.v, w.v)"),
         Scan::Sum => one(number(0), "x.v + w.v"),
         Scan::Prod => one(number(1), "x.v * w.v"),
         Scan::LogAddExp => {
             one("bitcast<f32>(0xff800000u)".to_owned(), "wg_keep_nan(wg_log_add_exp(x.v, w.v), x.v, w.v)")
         }
         Scan::Recur => {
-            let times = |a: &str, b: &str| {
-                if float { format!("wg_times({a}, {b})") } else { format!("{a} * {b}") }
+            let times = |a: &str, b: &str| match (float, wide) {
+                (true, _) => format!("wg_times({a}, {b})"),
+                (_, true) => format!("wg_mul_i64({a}, {b})"),
+                _ => format!("{a} * {b}"),
             };
+            let sum = times("w.a", "x.h");
+            let sum = if wide { format!("wg_add_i64({sum}, w.h)") } else { format!("{sum} + w.h") };
             format!(
                 "struct State {{ a: {ty}, h: {ty} }}\n\
                  fn none() -> State {{ return State({}, {}); }}\n\
-                 fn join(x: State, w: State) -> State {{ return State({}, {} + w.h); }}\n",
+                 fn join(x: State, w: State) -> State {{ return State({}, {sum}); }}\n",
                 number(1),
                 number(0),
                 times("w.a", "x.a"),
-                times("w.a", "x.h")
             )
         }
         Scan::ArgMax | Scan::ArgMin => {
             let cmp = if kind == Scan::ArgMax { ">=" } else { "<=" };
             let follows = if float {
                 format!("wg_is_nan(w.v) || (!wg_is_nan(x.v) && w.v {cmp} x.v)")
+            } else if wide {
+                format!("wg_{}_i64(w.v, x.v)", if kind == Scan::ArgMax { "ge" } else { "le" })
             } else {
                 format!("w.v {cmp} x.v")
             };

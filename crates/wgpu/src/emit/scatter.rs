@@ -66,7 +66,11 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
             Some(ok) => format!("var {name} = {ty}();\nif ({ok}) {{ {name} = {load}; }}"),
         });
     }
-    let place = if p.k.operand(at.0).dtype == DType::I32 { "bitcast<u32>(at)" } else { "at" };
+    let place = match p.k.operand(at.0).dtype {
+        DType::I32 => "bitcast<u32>(at)",
+        DType::I64 => "wg_index_i64(at)",
+        _ => "at",
+    };
     p.line(&format!("let place = {place};"));
     let point = p.out;
 

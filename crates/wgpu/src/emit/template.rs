@@ -61,6 +61,11 @@ fn functions() -> &'static [Function] {
     })
 }
 
+/// Whether the prelude has this function.
+pub(super) fn has(name: &str) -> bool {
+    functions().iter().any(|f| f.name == name)
+}
+
 /// The names of the form `wg_*` in `text`.
 fn called(text: &str) -> BTreeSet<String> {
     words(text).filter(|w| w.starts_with("wg_")).map(str::to_owned).collect()

@@ -249,6 +249,7 @@ methods! { impl Tensor, Self;
     /// each class, of the logits' shape. Gradient: `(softmax - one_hot) / n`.
     /// A target outside `0..C` raises the step's error flag.
     cross_entropy try_cross_entropy(self, targets: Tensor) -> Tensor {
+        in_f32!(self, try_cross_entropy(targets));
         self.try_cross_entropy_with(targets, CrossEntropy::default())
     }
 
@@ -260,6 +261,7 @@ methods! { impl Tensor, Self;
     /// count, that of probabilities by the number of lines. When none counts it is NaN, and the gradient is
     /// 0. A line that does not count has no influence, whatever it holds.
     cross_entropy_with try_cross_entropy_with(self, targets: Tensor, options: CrossEntropy) -> Tensor {
+        in_f32!(self, try_cross_entropy_with(targets, options));
         let smoothing = options.label_smoothing;
         demand("cross_entropy", (0.0..=1.0).contains(&smoothing), "smoothing is in 0 ..= 1", smoothing)?;
         let x = float(self)?;
@@ -275,6 +277,7 @@ methods! { impl Tensor, Self;
     nll try_nll(self, targets: Tensor) -> Tensor { self.try_nll_with(targets, Nll::default()) }
     /// `-x[target]` with options; means as in [`Tensor::cross_entropy_with`].
     nll_with try_nll_with(self, targets: Tensor, options: Nll) -> Tensor {
+        in_f32!(self, try_nll_with(targets, options));
         let Nll { axis, ignore_index, weight, reduction } = options;
         let x = float(self)?;
         let classes = Classes::new("nll", [x, targets], axis, ignore_index, weight)?;
@@ -290,6 +293,7 @@ methods! { impl Tensor, Self;
     bce try_bce(self, target: Tensor) -> Tensor { self.try_bce_with(target, Bce::default()) }
     /// As [`Tensor::bce`], with options.
     bce_with try_bce_with(self, target: Tensor, options: Bce) -> Tensor {
+        in_f32!(self, try_bce_with(target, options));
         let [x, t] = pair("bce", self, target)?;
         let [yes, no] = cut_logs(x)?;
         // (t - 1) * no - t * yes
@@ -309,6 +313,7 @@ methods! { impl Tensor, Self;
     }
     /// As [`Tensor::bce_with_logits`], with options.
     bce_with_logits_with try_bce_with_logits_with(self, target: Tensor, options: BceWithLogits) -> Tensor {
+        in_f32!(self, try_bce_with_logits_with(target, options));
         let [x, t] = pair("bce_with_logits", self, target)?;
         let mut low = x.try_neg()?.try_softplus()?;
         if let Some(positive) = options.pos_weight {

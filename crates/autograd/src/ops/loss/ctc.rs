@@ -115,6 +115,7 @@ methods! { impl Tensor, Self;
     /// both are equal.)
     /// Numerics: in the logarithmic domain. A target that is longer than its steps allow costs infinity.
     ctc_with try_ctc_with(self, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, options: Ctc) -> Tensor {
+        in_f32!(self, try_ctc_with(targets, input_lengths, target_lengths, options));
         let op = "ctc";
         let x = super::float(self)?;
         let (from, t) = (x.try_out()?.shape, targets.try_out()?);

@@ -103,6 +103,7 @@ methods! { impl Tensor, Self;
     mse try_mse(self, target: Tensor) -> Tensor { self.try_mse_with(target, Reduction::Mean) }
     /// `(x - target)^2`, reduced.
     mse_with try_mse_with(self, target: Tensor, reduction: Reduction) -> Tensor {
+        in_f32!(self, try_mse_with(target, reduction));
         let [x, t] = pair("mse", self, target)?;
         reduce("mse", x.try_sub(t)?.try_square()?, reduction)
     }
@@ -113,6 +114,7 @@ methods! { impl Tensor, Self;
     l1 try_l1(self, target: Tensor) -> Tensor { self.try_l1_with(target, Reduction::Mean) }
     /// `|x - target|`, reduced.
     l1_with try_l1_with(self, target: Tensor, reduction: Reduction) -> Tensor {
+        in_f32!(self, try_l1_with(target, reduction));
         let [x, t] = pair("l1", self, target)?;
         reduce("l1", x.try_sub(t)?.try_abs()?, reduction)
     }
@@ -125,6 +127,7 @@ methods! { impl Tensor, Self;
     }
     /// `d^2 / (2 beta)` where `d = |x - target| < beta`, else `d - beta / 2`, reduced.
     smooth_l1_with try_smooth_l1_with(self, target: Tensor, options: SmoothL1) -> Tensor {
+        in_f32!(self, try_smooth_l1_with(target, options));
         let SmoothL1 { beta, reduction } = options;
         demand("smooth_l1", beta >= 0.0, "beta is at least 0", beta)?;
         if beta == 0.0 {
@@ -140,6 +143,7 @@ methods! { impl Tensor, Self;
     huber try_huber(self, target: Tensor) -> Tensor { self.try_huber_with(target, Huber::default()) }
     /// `d^2 / 2` where `d = |x - target| < delta`, else `delta * (d - delta / 2)`, reduced.
     huber_with try_huber_with(self, target: Tensor, options: Huber) -> Tensor {
+        in_f32!(self, try_huber_with(target, options));
         let Huber { delta, reduction } = options;
         demand("huber", delta > 0.0, "delta is above 0", delta)?;
         let [x, t] = pair("huber", self, target)?;
@@ -152,6 +156,7 @@ methods! { impl Tensor, Self;
     kl_div try_kl_div(self, target: Tensor) -> Tensor { self.try_kl_div_with(target, KlDiv::default()) }
     /// `target * (log(target) - x)`, or `exp(target) * (target - x)`, reduced.
     kl_div_with try_kl_div_with(self, target: Tensor, options: KlDiv) -> Tensor {
+        in_f32!(self, try_kl_div_with(target, options));
         let [x, t] = pair("kl_div", self, target)?;
         let each = match options.log_target {
             true => t.try_exp()?.try_mul(t.try_sub(x)?)?,
@@ -168,6 +173,7 @@ methods! { impl Tensor, Self;
     }
     /// `exp(x) - target * x`, or `x - target * log(x + eps)`, reduced.
     poisson_nll_with try_poisson_nll_with(self, target: Tensor, options: PoissonNll) -> Tensor {
+        in_f32!(self, try_poisson_nll_with(target, options));
         let PoissonNll { log_input, full, eps, reduction } = options;
         let [x, t] = pair("poisson_nll", self, target)?;
         let mut each = match log_input {
@@ -192,6 +198,7 @@ methods! { impl Tensor, Self;
     }
     /// `(log(var) + (x - target)^2 / var) / 2`, reduced.
     gaussian_nll_with try_gaussian_nll_with(self, target: Tensor, var: Tensor, options: GaussianNll) -> Tensor {
+        in_f32!(self, try_gaussian_nll_with(target, var, options));
         let GaussianNll { full, eps, reduction } = options;
         demand("gaussian_nll", eps > 0.0, "eps is above 0", eps)?;
         let [x, t] = pair("gaussian_nll", self, target)?;

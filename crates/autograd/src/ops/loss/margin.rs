@@ -112,6 +112,7 @@ methods! { impl Tensor, Self;
     hinge try_hinge(self, target: Tensor) -> Tensor { self.try_hinge_with(target, Hinge::default()) }
     /// `max(0, margin - target * x)`, reduced.
     hinge_with try_hinge_with(self, target: Tensor, options: Hinge) -> Tensor {
+        in_f32!(self, try_hinge_with(target, options));
         let [x, t] = pair("hinge", self, target)?;
         let each = t.try_mul(x)?.try_neg()?.try_add(options.margin)?.try_relu()?;
         reduce("hinge", each, options.reduction)
@@ -125,6 +126,7 @@ methods! { impl Tensor, Self;
     }
     /// `x` where the target is 1, `max(0, margin - x)` where it is -1, reduced.
     hinge_embedding_with try_hinge_embedding_with(self, target: Tensor, options: HingeEmbedding) -> Tensor {
+        in_f32!(self, try_hinge_embedding_with(target, options));
         let [x, t] = pair("hinge_embedding", self, target)?;
         let like = t.try_ne(-1.0)?.try_select(x, 0.0)?;
         let unlike = x.try_neg()?.try_add(options.margin)?.try_relu()?;
@@ -140,6 +142,7 @@ methods! { impl Tensor, Self;
     }
     /// `log(1 + exp(-target * x))`, reduced. Numerics: without overflow.
     soft_margin_with try_soft_margin_with(self, target: Tensor, reduction: Reduction) -> Tensor {
+        in_f32!(self, try_soft_margin_with(target, reduction));
         let [x, t] = pair("soft_margin", self, target)?;
         reduce("soft_margin", t.try_mul(x)?.try_neg()?.try_softplus()?, reduction)
     }
@@ -152,6 +155,7 @@ methods! { impl Tensor, Self;
     }
     /// `max(0, margin - target * (x - w))`, reduced.
     margin_ranking_with try_margin_ranking_with(self, w: Tensor, target: Tensor, options: MarginRanking) -> Tensor {
+        in_f32!(self, try_margin_ranking_with(w, target, options));
         let [x, w] = pair("margin_ranking", self, w)?;
         let [ahead, t] = pair("margin_ranking", x.try_sub(w)?, target)?;
         let each = t.try_mul(ahead)?.try_neg()?.try_add(options.margin)?.try_relu()?;
@@ -167,6 +171,7 @@ methods! { impl Tensor, Self;
     /// `1 - cos(x, w)` where the target is 1, `max(0, cos(x, w) - margin)` where it is -1, reduced.
     /// Numerics: `cos = x w / sqrt((x x + 1e-12) (w w + 1e-12))`.
     cosine_embedding_with try_cosine_embedding_with(self, w: Tensor, target: Tensor, options: CosineEmbedding) -> Tensor {
+        in_f32!(self, try_cosine_embedding_with(w, target, options));
         let op = "cosine_embedding";
         let [x, w, t] = vectors(op, self, w, target)?;
         let xx = x.try_square()?.try_sum(-1)?.try_add(1e-12)?;
@@ -186,6 +191,7 @@ methods! { impl Tensor, Self;
     /// `max(0, d(x, positive) - d(x, negative) + margin)` with distances as in
     /// [`Tensor::pairwise_distance_with`], reduced.
     triplet_margin_with try_triplet_margin_with(self, positive: Tensor, negative: Tensor, options: TripletMargin) -> Tensor {
+        in_f32!(self, try_triplet_margin_with(positive, negative, options));
         let TripletMargin { margin, p, eps, swap, reduction } = options;
         let op = "triplet_margin";
         let [x, near] = pair(op, self, positive)?;
@@ -208,6 +214,7 @@ methods! { impl Tensor, Self;
     /// `sum(weight[target] * max(0, margin - x[target] + x[i])^p) / C` over the classes `i` beside the
     /// target's, reduced. The mean is not weighted.
     multi_margin_with try_multi_margin_with(self, targets: Tensor, options: MultiMargin) -> Tensor {
+        in_f32!(self, try_multi_margin_with(targets, options));
         let MultiMargin { p, margin, weight, reduction } = options;
         let op = "multi_margin";
         demand(op, p == 1 || p == 2, "p is 1 or 2", f64::from(p))?;

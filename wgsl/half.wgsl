@@ -1,0 +1,41 @@
+// Floats of 16 bits: what is stored as half a word and computed as f32.
+//
+// Math:     the f32 of the same value; the f16 or bf16 nearest to an f32, ties to even.
+// Shapes:   scalars; halves lie in the lower bits of a u32.
+// Dispatch: none; called by the kernels.
+// Numerics: exact widening, correct rounding; beyond the largest half is infinity, NaN stays NaN, subnormal
+//           f16 are kept. By bits alone: pack2x16float is open beyond the range, and drivers may round
+//           towards zero and flush subnormal numbers.
+// Cost:     2 to 12 instructions.
+// Source:   IEEE 754.
+
+fn wg_from_f16(h: u32) -> f32 {
+    let a = h & 0x7fffu;
+    let normal = (a << 13u) + select(0x38000000u, 0x70000000u, a >= 0x7c00u);
+    // A subnormal number is a multiple of 2^-24.
+    let small = bitcast<u32>(f32(a) * 5.9604644775390625e-8);
+    return bitcast<f32>(((h & 0x8000u) << 16u) | select(normal, small, a < 0x400u));
+}
+
+fn wg_to_f16(x: f32) -> u32 {
+    let b = bitcast<u32>(x);
+    let a = b & 0x7fffffffu;
+    let normal = (a + 0xfffu + ((a >> 13u) & 1u) - 0x38000000u) >> 13u;
+    // The significand as a multiple of 2^-24; past 25 bits nothing is left of it.
+    let shift = clamp(126u - min(a >> 23u, 126u), 1u, 25u);
+    let m = (a & 0x7fffffu) | 0x800000u;
+    let small = (m + (1u << (shift - 1u)) - 1u + ((m >> shift) & 1u)) >> shift;
+    let finite = select(normal, small, a < 0x38800000u);
+    let beyond = select(0x7c00u, 0x7e00u, a > 0x7f800000u);
+    return ((b >> 16u) & 0x8000u) | select(finite, beyond, a >= 0x477ff000u);
+}
+
+fn wg_from_bf16(h: u32) -> f32 {
+    return bitcast<f32>(h << 16u);
+}
+
+fn wg_to_bf16(x: f32) -> u32 {
+    let b = bitcast<u32>(x);
+    let rounded = (b + 0x7fffu + ((b >> 16u) & 1u)) >> 16u;
+    return select(rounded, (b >> 16u) | 0x40u, (b & 0x7fffffffu) > 0x7f800000u);
+}
