@@ -308,9 +308,7 @@ fn operands<const N: usize>(op: &str, x: Tensor, w: Tensor) -> Result<([Tensor; 
         let (a, b) = (from.shape, weight.shape);
         refuse!([x, w] Shape, op, "operand {a} and weight {b}: needs ranks {} and {}", N + 2, N + 2);
     }
-    let Some(dtype) = from.dtype.promote(weight.dtype) else {
-        refuse!([x, w] DType, op, "{from:?} and {weight:?} have no common dtype; cast one");
-    };
+    let dtype = from.dtype.promote(weight.dtype);
     if !dtype.is_float() {
         refuse!([x, w] DType, op, "is not defined on {dtype}; cast to a float");
     }
@@ -460,6 +458,7 @@ methods! { impl Tensor, Self;
     /// Numerics: a product of matrices; padding counts as 0, so it gives NaN with an infinite weight.
     /// Errors: channels that do not fit, a kernel longer than the padded axis.
     conv1d try_conv1d(self, w: Tensor, bias: Option<Tensor>, how: Conv<1>) -> Tensor {
+        in_f32!(self, try_conv1d(w, bias, how));
         conv("conv1d", self, w, bias, how)
     }
 
@@ -467,6 +466,7 @@ methods! { impl Tensor, Self;
     ///
     /// Shape: `[N, C, H, W]` (or `[C, H, W]`), weight `[M, C / groups, KH, KW]`, bias `[M]`.
     conv2d try_conv2d(self, w: Tensor, bias: Option<Tensor>, how: Conv<2>) -> Tensor {
+        in_f32!(self, try_conv2d(w, bias, how));
         conv("conv2d", self, w, bias, how)
     }
 
@@ -474,6 +474,7 @@ methods! { impl Tensor, Self;
     ///
     /// Shape: `[N, C, D, H, W]` (or `[C, D, H, W]`), weight `[M, C / groups, KD, KH, KW]`, bias `[M]`.
     conv3d try_conv3d(self, w: Tensor, bias: Option<Tensor>, how: Conv<3>) -> Tensor {
+        in_f32!(self, try_conv3d(w, bias, how));
         conv("conv3d", self, w, bias, how)
     }
 
