@@ -19,6 +19,7 @@ mod handles;
 mod house;
 mod layers;
 mod linalg;
+mod lines;
 mod neural;
 mod nn;
 mod numerics;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         ("nn", nn::tests()),
         ("ops", ops::tests()),
         ("dtypes", dtypes::tests()),
+        ("lines", lines::tests()),
         ("elementwise", elementwise::tests()),
         ("linalg", linalg::tests()),
         ("random", random::tests()),

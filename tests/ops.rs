@@ -26,7 +26,7 @@ pub(crate) fn floats(p: &Pass, shape: impl Into<Shape>, elems: &[f32]) -> Tensor
     p.input(HostTensor::new(shape, elems).unwrap()).unwrap()
 }
 
-fn ints(p: &Pass, shape: impl Into<Shape>, elems: &[i32]) -> Tensor {
+pub(crate) fn ints(p: &Pass, shape: impl Into<Shape>, elems: &[i32]) -> Tensor {
     p.input(HostTensor::new(shape, elems).unwrap()).unwrap()
 }
 

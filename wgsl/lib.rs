@@ -23,8 +23,8 @@ pub const RANDOM: &str = include_str!("random.wgsl");
 pub const POINTWISE: &str = include_str!("pointwise.wgsl");
 /// Reductions.
 pub const REDUCE: &str = include_str!("reduce.wgsl");
-/// Scatter with addition.
-pub const SCATTER_ADD: &str = include_str!("scatter_add.wgsl");
+/// Scatter.
+pub const SCATTER: &str = include_str!("scatter.wgsl");
 /// Matrix products staged through workgroup memory.
 pub const MATMUL_TILE: &str = include_str!("matmul_tile.wgsl");
 /// Matrix products straight from storage.
@@ -53,7 +53,7 @@ pub const ALL: [(&str, &str); 18] = [
     ("random", RANDOM),
     ("pointwise", POINTWISE),
     ("reduce", REDUCE),
-    ("scatter_add", SCATTER_ADD),
+    ("scatter", SCATTER),
     ("matmul_tile", MATMUL_TILE),
     ("matmul_direct", MATMUL_DIRECT),
     ("scan_line", SCAN_LINE),

@@ -61,7 +61,7 @@ impl Coverage {
                 Kind::Pointwise => "pointwise",
                 Kind::Reduce => "reduce",
                 Kind::MatMul { .. } => "matmul",
-                Kind::ScatterAdd { .. } => "scatter_add",
+                Kind::Scatter { .. } => "scatter_add",
                 Kind::Whole(_) => "whole",
                 Kind::Custom(_) => "custom",
             };

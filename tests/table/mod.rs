@@ -12,6 +12,7 @@ mod attention;
 mod case;
 mod conv;
 mod grads;
+mod index;
 mod layout;
 mod linalg;
 mod losses;
@@ -36,6 +37,7 @@ fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     all.extend(conv::cases());
     all.extend(movement::cases());
+    all.extend(index::cases());
     all.extend(linalg::cases());
     all.extend(attention::cases());
     all.extend(losses::cases());

@@ -4,8 +4,8 @@
 use smallvec::{SmallVec, smallvec};
 use wgrad_graph::{Axes, Binary, DType, MAX_RANK, Op, Perm, Reduce, Shape, Slope, Steps, Unary, bail};
 
+use crate::line_rules::{Along, Scattered};
 use crate::ops::{Windows, cast, diag_embed, expand, iota, overlap_add, permute, reshape, slice, steps_on};
-use crate::scan_rules::Along;
 use crate::{Result, Tensor};
 
 /// A node at which gradients arrive.
@@ -98,11 +98,13 @@ pub(crate) fn gradient(site: &Site<'_>) -> Result<SmallVec<[Option<Tensor>; 4]>>
                 Some(Tensor::record(Op::SliceAt { axis }, &[g, x[2]], Some(to), None)?)
             }
             Op::Gather { axis } => Some(scatter(g, x[1], usize::from(axis), to)?),
-            Op::ScatterAdd { axis } => Some(Tensor::record(Op::Gather { axis }, &[g, x[0]], None, None)?),
+            Op::Scatter { axis, kind } => {
+                Some(Scattered { axis, idx: x[0], src: x[1], y }.gradient(kind, g)?)
+            }
             Op::ArgSort { .. } => None,
             Op::Scan { kind, axis, reverse } => {
                 let along = Along { axis: usize::from(axis), reverse };
-                return crate::scan_rules::gradient(kind, along, site, g);
+                return crate::line_rules::gradient(kind, along, site, g);
             }
             Op::Custom(_) => bail!(Gradient, "custom", "custom has no gradient"),
         };
@@ -248,7 +250,12 @@ fn around(g: Tensor, steps: Steps, to: Shape) -> Result<Tensor> {
 fn scatter(g: Tensor, idx: Tensor, axis: usize, to: Shape) -> Result<Tensor> {
     let index = idx.try_out()?;
     if index.shape[axis] != 1 {
-        return Tensor::record(Op::ScatterAdd { axis: axis as u8 }, &[idx, g], Some(to), None);
+        return Tensor::record(
+            Op::Scatter { axis: axis as u8, kind: Reduce::Sum },
+            &[idx, g],
+            Some(to),
+            None,
+        );
     }
     let idx = if index.dtype == DType::U8 { cast(idx, DType::I32)? } else { idx };
     let place = iota(idx, to, axis, idx.try_out()?.dtype)?;

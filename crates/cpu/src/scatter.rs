@@ -1,14 +1,14 @@
-//! Scatter-add: every thread owns a part of the output's memory, scans all values in order, and adds
+//! Scatter: every thread owns a part of the output's memory, scans all values in order, and combines
 //! those that fall into its part; so each element receives its terms in ascending order.
 
 use rayon::prelude::*;
-use wgrad_graph::{DType, Group, Kind};
+use wgrad_graph::{DType, Group, Kind, Reduce};
 
 use crate::access::Access;
 use crate::machine::{Flag, Operand, integer};
 use crate::tail;
 
-/// A compiled scatter-add. Accesses iterate over `[i, columns..]`.
+/// A compiled scatter. Accesses iterate over `[i, columns..]`.
 #[derive(Debug)]
 pub(crate) struct Scatter {
     at: (usize, Access),
@@ -16,6 +16,7 @@ pub(crate) struct Scatter {
     src: (usize, Access),
     to: Access,
     dtype: DType,
+    kind: Reduce,
     stride: i64,
     size: usize,
     /// Sizes of the scattered axis of the values and of the columns.
@@ -25,31 +26,68 @@ pub(crate) struct Scatter {
     elems: usize,
 }
 
-/// Addition where the values arrive.
-trait Add: bytemuck::Pod + Send + Sync {
+/// Values that combine where they arrive.
+trait Join: bytemuck::Pod + Send + Sync {
+    /// The neutral element.
+    fn none(kind: Reduce) -> Self;
     fn plus(self, x: Self) -> Self;
+    fn times(self, x: Self) -> Self;
+    fn larger(self, x: Self) -> Self;
+    fn smaller(self, x: Self) -> Self;
 }
-macro_rules! adds {
-    ($($t:ty: $f:expr;)*) => {$(
-        impl Add for $t {
+macro_rules! joins {
+    ($($t:ty: $low:expr, $high:expr, $one:expr, $plus:expr, $times:expr, $larger:expr, $smaller:expr;)*) => {$(
+        impl Join for $t {
+            fn none(kind: Reduce) -> $t {
+                match kind {
+                    Reduce::Sum => <$t>::default(),
+                    Reduce::Prod => $one,
+                    Reduce::Max => $low,
+                    Reduce::Min => $high,
+                }
+            }
             #[inline(always)]
             fn plus(self, x: $t) -> $t {
-                $f(self, x)
+                $plus(self, x)
+            }
+            #[inline(always)]
+            fn times(self, x: $t) -> $t {
+                $times(self, x)
+            }
+            #[inline(always)]
+            fn larger(self, x: $t) -> $t {
+                $larger(self, x)
+            }
+            #[inline(always)]
+            fn smaller(self, x: $t) -> $t {
+                $smaller(self, x)
             }
         }
     )*};
 }
-adds! {
-    f32: |a, b| a + b;
-    f64: |a, b| a + b;
-    i32: i32::wrapping_add;
-    u32: u32::wrapping_add;
-    i64: i64::wrapping_add;
+// Extremes of floats keep NaN.
+joins! {
+    f32: f32::NEG_INFINITY, f32::INFINITY, 1.0, |a, b| a + b, |a, b| a * b,
+        |a: f32, b: f32| if a.is_nan() || a > b { a } else { b }, |a: f32, b: f32| if a.is_nan() || a < b { a } else { b };
+    f64: f64::NEG_INFINITY, f64::INFINITY, 1.0, |a, b| a + b, |a, b| a * b,
+        |a: f64, b: f64| if a.is_nan() || a > b { a } else { b }, |a: f64, b: f64| if a.is_nan() || a < b { a } else { b };
+    i32: i32::MIN, i32::MAX, 1, i32::wrapping_add, i32::wrapping_mul, i32::max, i32::min;
+    i64: i64::MIN, i64::MAX, 1, i64::wrapping_add, i64::wrapping_mul, i64::max, i64::min;
+    u32: 0, u32::MAX, 1, u32::wrapping_add, u32::wrapping_mul, u32::max, u32::min;
+}
+
+/// What a part of the output is made of; its first element is element `first` of the value.
+struct From<'a, T> {
+    at: &'a [u8],
+    src: &'a [T],
+    scalars: &'a [f64],
+    flag: Option<&'a Flag>,
+    first: i64,
 }
 
 impl Scatter {
     pub(crate) fn new(group: &Group, at_dtype: DType, dtype: DType) -> Option<Scatter> {
-        let Kind::ScatterAdd { at, src, stride, size } = group.kind else { return None };
+        let Kind::Scatter { at, src, stride, size, kind } = group.kind else { return None };
         let rank = group.dims.len();
         let mut order: Vec<usize> = (0..rank - 1).collect();
         order.insert(0, rank - 1);
@@ -61,6 +99,7 @@ impl Scatter {
             src: (usize::from(src.0), Access::new(index(src.1), Some(&order))),
             to: Access::new(index(group.stores[0].index), None),
             dtype,
+            kind,
             stride,
             size,
             count: group.dims[rank - 1],
@@ -79,19 +118,37 @@ impl Scatter {
             DType::U32 => self.typed::<u32>(at, src, scalars, flag, out),
             DType::I64 => self.typed::<i64>(at, src, scalars, flag, out),
             DType::Bool | DType::U8 | DType::F16 | DType::BF16 => {
-                unreachable!("not added, checked when recorded")
+                unreachable!("not combined, checked when recorded")
             }
         }
     }
 
-    fn typed<T: Add>(&self, at: &[u8], src: &[u8], scalars: &[f64], flag: &Flag, out: &mut [u8]) {
+    fn typed<T: Join>(&self, at: &[u8], src: &[u8], scalars: &[f64], flag: &Flag, out: &mut [u8]) {
+        match self.kind {
+            Reduce::Sum => self.joined(at, src, scalars, flag, out, T::plus),
+            Reduce::Prod => self.joined(at, src, scalars, flag, out, T::times),
+            Reduce::Max => self.joined(at, src, scalars, flag, out, T::larger),
+            Reduce::Min => self.joined(at, src, scalars, flag, out, T::smaller),
+        }
+    }
+
+    fn joined<T: Join>(
+        &self,
+        at: &[u8],
+        src: &[u8],
+        scalars: &[f64],
+        flag: &Flag,
+        out: &mut [u8],
+        join: impl Fn(T, T) -> T + Copy + Sync,
+    ) {
         let src: &[T] = bytemuck::cast_slice(src);
         let out: &mut [T] = bytemuck::cast_slice_mut(out);
         let step = out.len().div_ceil(tail::parts(self.elems).min(rayon::current_num_threads())).max(1);
         let part = |(i, out): (usize, &mut [T])| {
-            out.fill(T::zeroed());
+            out.fill(T::none(self.kind));
             let first = (i * step) as i64;
-            self.part(at, src, scalars, (i == 0).then_some(flag), first, out);
+            let from = From { at, src, scalars, flag: (i == 0).then_some(flag), first };
+            self.part(from, out, join);
         };
         if step >= out.len() {
             part((0, out));
@@ -100,16 +157,9 @@ impl Scatter {
         }
     }
 
-    /// Adds what falls into `out`, whose first element is element `first` of the value.
-    fn part<T: Add>(
-        &self,
-        at: &[u8],
-        src: &[T],
-        scalars: &[f64],
-        flag: Option<&Flag>,
-        first: i64,
-        out: &mut [T],
-    ) {
+    /// Combines what falls into `out`.
+    fn part<T: Join>(&self, from: From<'_, T>, out: &mut [T], join: impl Fn(T, T) -> T + Copy) {
+        let From { at, src, scalars, flag, first } = from;
         let end = first + out.len() as i64;
         for i in 0..self.count {
             let n = i * self.columns;
@@ -140,7 +190,7 @@ impl Scatter {
                                     let value = (value + lo - to) as usize;
                                     let out = &mut out[(lo - first) as usize..(hi - first) as usize];
                                     let src = &src[value..value + out.len()];
-                                    out.iter_mut().zip(src).for_each(|(y, x)| *y = y.plus(*x));
+                                    out.iter_mut().zip(src).for_each(|(y, x)| *y = join(*y, *x));
                                 }
                             }
                             return;
@@ -150,7 +200,7 @@ impl Scatter {
                             let to = to + j as i64 * to_step + v * self.stride;
                             if inside(v, j) && (first..end).contains(&to) {
                                 let y = &mut out[(to - first) as usize];
-                                *y = y.plus(src[(value + j as i64 * step) as usize]);
+                                *y = join(*y, src[(value + j as i64 * step) as usize]);
                             }
                         }
                     });

@@ -106,10 +106,10 @@ impl Compiled {
                 Some(product) => Work::MatMul { product, direct: None },
                 None => unreachable!("the kind is a product"),
             },
-            Kind::ScatterAdd { at, .. } => {
+            Kind::Scatter { at, .. } => {
                 match Scatter::new(group, operands[usize::from(at.0)].dtype, stores[0].dtype) {
                     Some(scatter) => Work::Scatter(scatter),
-                    None => unreachable!("the kind is a scatter-add"),
+                    None => unreachable!("the kind is a scatter"),
                 }
             }
             Kind::Whole(op) => Work::Whole(op),
@@ -209,7 +209,7 @@ impl Compiled {
     }
 
     pub(crate) fn out_of_range(&self, met: OutOfRange) -> Error {
-        let indexed = |op: &Op| matches!(op, Op::Gather { .. } | Op::ScatterAdd { .. });
+        let indexed = |op: &Op| matches!(op, Op::Gather { .. } | Op::Scatter { .. });
         let detail = format!("index {} is not in 0..{}", met.index, met.size);
         self.error(ErrorKind::Data, indexed, "gather", detail)
     }

@@ -205,7 +205,7 @@ impl fmt::Display for Graph {
                 | Op::Iota { axis }
                 | Op::Concat { axis }
                 | Op::Gather { axis }
-                | Op::ScatterAdd { axis }
+                | Op::Scatter { axis, .. }
                 | Op::Scan { axis, .. }
                 | Op::ArgSort { axis, .. } => write!(f, " axis {axis}")?,
                 Op::Windows { axis, size, step, dilation } => {

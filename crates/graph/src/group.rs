@@ -59,11 +59,11 @@ pub enum Kind {
         /// Operand number and index of `b`.
         b: (u16, IndexId),
     },
-    /// `out[store index at outer coords] += src` for `i` ascending, over zeros. `dims` is
+    /// `out[store index at outer coords]` combined with `src` for `i` ascending, over the neutral element. `dims` is
     /// `[columns.., i]` with `reduced = 1`; the store's index gives the element at position 0 of the
-    /// scattered axis, whose stride and size follow. The out slot is zeroed by the kernel first (each
+    /// scattered axis, whose stride and size follow. The out slot is filled by the kernel first (each
     /// column by its owner).
-    ScatterAdd {
+    Scatter {
         /// Operand number and index (over `dims`) of the positions.
         at: (u16, IndexId),
         /// Operand number and index (over `dims`) of the values.
@@ -72,6 +72,8 @@ pub enum Kind {
         stride: i64,
         /// Size of the scattered axis of the output.
         size: usize,
+        /// How values that meet combine.
+        kind: Reduce,
     },
     /// An operation for which [`Op::is_whole`] holds, on row-major operands and outputs; no body.
     Whole(Op),
@@ -145,7 +147,7 @@ pub struct Acc {
 pub struct Store {
     /// The value.
     pub val: Val,
-    /// What is written, over the outer space (unused by `ScatterAdd`, `Whole` and `Custom`).
+    /// What is written, over the outer space (unused by `Scatter`, `Whole` and `Custom`).
     pub x: ExprId,
     /// Where in the value: an index over the outer space, always valid, injective.
     pub index: IndexId,
@@ -167,7 +169,7 @@ impl fmt::Display for Group {
             Kind::Pointwise => "pointwise".to_owned(),
             Kind::Reduce => "reduce".to_owned(),
             Kind::MatMul { .. } => "matmul".to_owned(),
-            Kind::ScatterAdd { .. } => "scatter_add".to_owned(),
+            Kind::Scatter { kind, .. } => kind.scatter_name().to_owned(),
             Kind::Whole(op) => op.name().to_owned(),
             Kind::Custom(id) => format!("custom {:x}", id.0),
         };

@@ -23,7 +23,7 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
         | Op::SliceAt { .. }
         | Op::SliceAssign(_)
         | Op::Gather { .. }
-        | Op::ScatterAdd { .. }
+        | Op::Scatter { .. }
         | Op::Scan { kind: Scan::Recur, .. } => 2,
         Op::Concat { .. } => ins.len().max(1),
         _ => 1,
@@ -268,7 +268,7 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
             index_fits(name, ins[1], ins[0].shape, axis)?;
             Out { shape: ins[1].shape, dtype: ins[0].dtype }
         }
-        Op::ScatterAdd { axis } => {
+        Op::Scatter { axis, .. } => {
             let shape = to_shape()?;
             let axis = axis_below(axis, shape.rank())?;
             index_fits(name, ins[0], shape, axis)?;

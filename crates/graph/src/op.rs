@@ -121,11 +121,14 @@ pub enum Op {
         /// The axis that is indexed.
         axis: u8,
     },
-    /// `out[.., idx[.., i, ..], ..] += src[.., i, ..]` over zeros, added in ascending `i`; out of range
-    /// adds nothing and raises the step's error flag. Operands: integer `idx`, `src` of equal shape.
-    ScatterAdd {
+    /// `out[.., idx[.., i, ..], ..] = combine(itself, src[.., i, ..])` over the neutral element, combined in
+    /// ascending `i`; out of range writes nothing and raises the step's error flag. Operands: integer `idx`,
+    /// `src` of equal shape.
+    Scatter {
         /// The axis that is indexed.
         axis: u8,
+        /// How values that meet combine.
+        kind: Reduce,
     },
     /// Every element combined with those before it along `axis` (after it where `reverse`). Operands: `x`;
     /// for `Recur` the factors `a`, then `b`.
@@ -208,6 +211,16 @@ impl Reduce {
             Reduce::Min => "min",
         }
     }
+
+    /// The stem of the scatter that combines so.
+    pub fn scatter_name(self) -> &'static str {
+        match self {
+            Reduce::Sum => "scatter_add",
+            Reduce::Prod => "scatter_prod",
+            Reduce::Max => "scatter_max",
+            Reduce::Min => "scatter_min",
+        }
+    }
 }
 
 macro_rules! rows {
@@ -288,7 +301,7 @@ impl Op {
             Op::SliceAssign(_) => "slice_assign",
             Op::SliceAssignAt { .. } => "slice_assign_at",
             Op::Gather { .. } => "gather",
-            Op::ScatterAdd { .. } => "scatter_add",
+            Op::Scatter { kind, .. } => kind.scatter_name(),
             Op::Scan { kind, .. } => kind.name(),
             Op::ArgSort { .. } => "argsort",
             Op::Custom(_) => "custom",
@@ -311,7 +324,7 @@ impl Op {
                 | Op::Reduce { .. }
                 | Op::ArgReduce { .. }
                 | Op::MatMul
-                | Op::ScatterAdd { .. }
+                | Op::Scatter { .. }
                 | Op::Scan { .. }
                 | Op::ArgSort { .. }
         )

@@ -74,17 +74,15 @@ impl Checks {
                 let detail = format!(
                     "an index was not below its limit {limit}; what it read was 0, what it wrote was dropped"
                 );
-                let error = Error::new(ErrorKind::Argument, op, detail);
+                let error = Error::new(ErrorKind::Data, op, detail);
                 match at {
                     Some(at) => error.at(at),
                     None => error,
                 }
             }
-            None => Error::new(
-                ErrorKind::Argument,
-                "kernel",
-                format!("a kernel raised the error flag with {number}"),
-            ),
+            None => {
+                Error::new(ErrorKind::Data, "kernel", format!("a kernel raised the error flag with {number}"))
+            }
         })
     }
 }
@@ -107,7 +105,7 @@ mod tests {
         assert!(checks.settled(4));
         assert!(checks.take(2).is_none());
         let error = checks.take(4).unwrap();
-        assert_eq!((error.op(), error.kind()), ("gather", ErrorKind::Argument));
+        assert_eq!((error.op(), error.kind()), ("gather", ErrorKind::Data));
         assert!(error.to_string().contains("limit 5") && error.to_string().contains("checks.rs"));
         assert!(checks.take(4).is_none());
         checks.land(6, b);

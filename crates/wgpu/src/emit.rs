@@ -37,7 +37,7 @@ pub(crate) fn lower(step: &Step, graph: &Graph, scalars: &[NodeId], caps: &Caps)
         Kind::Pointwise => pointwise::lower(cx, None),
         Kind::Reduce => reduce::lower(cx),
         Kind::MatMul { .. } => matmul::lower(cx),
-        Kind::ScatterAdd { .. } => scatter::lower(cx),
+        Kind::Scatter { .. } => scatter::lower(cx),
         Kind::Whole(op) => whole::lower(cx, *op),
         Kind::Custom(id) => custom(cx, *id),
     };

@@ -1,20 +1,41 @@
-//! Data-dependent indices. An index outside its axis reads 0, adds nothing, and raises the step's error
-//! flag.
+//! Reading at places known on the device. An index outside its axis (negative ones too, as in PyTorch's
+//! gather) reads 0 and raises the step's error flag.
 
-use wgrad_graph::{DType, Op, Shape};
+use wgrad_graph::{DType, Op, Shape, Steps};
 
 use super::args::axis as axis_of;
-use super::{cast, expand, pass_of, reshape, shape};
+use super::{cast, expand, pass_of, reshape, shape, slice};
 use crate::{Result, Tensor};
 
 methods! { impl Tensor, Self;
     /// `y[.., i, ..] = x[.., idx[.., i, ..], ..]` along `axis`.
     ///
-    /// Shape: `idx`, which is as large as `x` on every other axis.
+    /// Shape: `idx`, which is at most as large as `x` on every other axis.
     /// Gradient: `g` added where it was read.
     gather try_gather(self, axis: i32, idx: Tensor) -> Tensor {
-        let a = axis_of("gather", axis, self.try_out()?.shape.rank())?;
-        Tensor::record(Op::Gather { axis: a as u8 }, &[self, idx], None, None)
+        let (from, i) = (self.try_out()?.shape, idx.try_out()?.shape);
+        let a = axis_of("gather", axis, from.rank())?;
+        let smaller = i.rank() == from.rank() && (0..i.rank()).all(|x| x == a || i[x] <= from[x]);
+        let x = if smaller { slice(self, Steps::ALL, i.with(a, from[a]))? } else { self };
+        Tensor::record(Op::Gather { axis: a as u8 }, &[x, idx], None, None)
+    }
+
+    /// As [`Tensor::gather`], where `x` and `idx` broadcast on every other axis.
+    take_along try_take_along(self, axis: i32, idx: Tensor) -> Tensor {
+        let (from, i) = (self.try_out()?.shape, idx.try_out()?.shape);
+        let a = axis_of("take_along", axis, from.rank())?;
+        let met = if i.rank() == from.rank() { from.with(a, 1).broadcast(&i.with(a, 1)) } else { None };
+        let Some(met) = met else {
+            refuse!([self, idx] Shape, "take_along", "{from} and indices {i} do not broadcast beside axis {axis}");
+        };
+        expand(self, met.with(a, from[a]))?.try_gather(axis, expand(idx, met.with(a, i[a]))?)
+    }
+
+    /// The elements at `idx` of the row-major order. Shape: `idx`. Gradient: `g` added where it was read.
+    take try_take(self, idx: Tensor) -> Tensor {
+        let (from, i) = (self.try_out()?.shape, idx.try_out()?.shape);
+        let line = |x: Shape| Shape::from([x.elems()]);
+        reshape(reshape(self, line(from))?.try_gather(0, reshape(idx, line(i))?)?, i)
     }
 
     /// The slices of `axis` that `idx` names.
@@ -45,18 +66,6 @@ methods! { impl Tensor, Self;
         let width = rest.iter().product();
         let idx = expand(reshape(idx, Shape::from([i.elems(), 1]))?, Shape::from([i.elems(), width]))?;
         reshape(reshape(self, Shape::from([rows, width]))?.try_gather(0, idx)?, to)
-    }
-
-    /// `x`, to which `x[.., idx[.., i, ..], ..] += src[.., i, ..]` is applied along `axis` in ascending `i`.
-    ///
-    /// Shape: `idx` and `src` equal, and as large as `x` on every other axis.
-    /// Gradient: `g` to `x`, `g` gathered to `src`.
-    scatter_add try_scatter_add(self, axis: i32, idx: Tensor, src: Tensor) -> Tensor {
-        let base = self.try_out()?;
-        let a = axis_of("scatter_add", axis, base.shape.rank())?;
-        let src = cast(src, base.dtype)?;
-        let added = Tensor::record(Op::ScatterAdd { axis: a as u8 }, &[idx, src], Some(base.shape), None)?;
-        self.try_add(added)
     }
 
     /// 1.0 at the index, else 0.0, along a new last axis of `classes`; an index outside gives zeros.

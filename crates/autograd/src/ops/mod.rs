@@ -72,6 +72,7 @@ mod pad;
 mod random;
 mod reduce;
 mod scan;
+mod scatter;
 mod slice;
 mod softmax;
 mod sort;
@@ -94,6 +95,7 @@ pub use loss::{
 pub use norm::{BatchNorm, LocalResponseNorm};
 pub use operand::{Operand, Start};
 pub use pad::PadMode;
+pub use scatter::ScatterReduce;
 pub use sort::Interpolation;
 pub use windows::Windows;
 

@@ -133,7 +133,7 @@ pub(super) fn node(graph: &Graph, node: &Node, ins: &[Arc<Value>], error: &mut O
                 Some(ravel(&at, from))
             })
         }
-        Op::ScatterAdd { axis } => {
+        Op::Scatter { axis, kind } => {
             let (axis, idx, size) = (usize::from(axis), &ins[0], out.shape[usize::from(axis)]);
             let mut place = Vec::with_capacity(idx.len());
             for i in 0..idx.len() {
@@ -146,7 +146,7 @@ pub(super) fn node(graph: &Graph, node: &Node, ins: &[Arc<Value>], error: &mut O
                 at[axis] = index as usize;
                 place.push(inside.then(|| ravel(&at, out.shape)));
             }
-            scatter_add(out, &ins[1], &place)
+            scatter(kind, out, &ins[1], &place)
         }
         Op::ArgSort { axis, descending } => whole::argsort(out, &ins[0], usize::from(axis), descending),
         Op::Scan { kind, axis, reverse } => whole::scan(kind, out, ins, usize::from(axis), reverse),
@@ -282,41 +282,47 @@ fn tree<T: Copy>(items: &[T], none: T, f: &impl Fn(T, T) -> T) -> T {
     }
 }
 
+/// The neutral element of a reduction of floats, and how two of them combine.
+fn float_join(kind: Reduce) -> (f64, fn(f64, f64) -> f64) {
+    let row = |op: Binary| op.row().float.expect("the row takes floats");
+    match kind {
+        Reduce::Sum => (0.0, |a, b| a + b),
+        Reduce::Prod => (1.0, |a, b| a * b),
+        Reduce::Max => (f64::NEG_INFINITY, row(Binary::Maximum)),
+        Reduce::Min => (f64::INFINITY, row(Binary::Minimum)),
+    }
+}
+
+/// The neutral element of a reduction of integers, and how two of them combine.
+fn int_join(kind: Reduce, dtype: DType) -> (i64, fn(i64, i64) -> i64) {
+    let (lowest, highest) = match dtype {
+        DType::I64 => (i64::MIN, i64::MAX),
+        DType::I32 => (i64::from(i32::MIN), i64::from(i32::MAX)),
+        _ => (0, i64::from(u32::MAX)),
+    };
+    match kind {
+        Reduce::Sum => (0, i64::wrapping_add),
+        Reduce::Prod => (1, i64::wrapping_mul),
+        Reduce::Max => (lowest, i64::max),
+        Reduce::Min => (highest, i64::min),
+    }
+}
+
 fn reduce(kind: Reduce, out: Out, x: &Value, reduced: impl Fn(usize) -> bool) -> Value {
     let rows = rows(out, x.out.shape, reduced);
     match &x.data {
         Data::Float(x) => {
-            let max = Binary::Maximum.row().float.expect("maximum takes floats");
-            let min = Binary::Minimum.row().float.expect("minimum takes floats");
+            let (none, join) = float_join(kind);
             let fold = |row: &Vec<usize>| {
                 let items: Vec<f64> = row.iter().map(|i| x[*i]).collect();
-                match kind {
-                    Reduce::Sum => tree(&items, 0.0, &|a, b| a + b),
-                    Reduce::Prod => tree(&items, 1.0, &|a, b| a * b),
-                    Reduce::Max => tree(&items, f64::NEG_INFINITY, &max),
-                    Reduce::Min => tree(&items, f64::INFINITY, &min),
-                }
+                tree(&items, none, &join)
             };
             Value::floats(out, rows.iter().map(fold).collect())
         }
         Data::Int(x) => {
-            let (lowest, highest) = match out.dtype {
-                DType::I64 => (i64::MIN, i64::MAX),
-                DType::I32 => (i64::from(i32::MIN), i64::from(i32::MAX)),
-                _ => (0, i64::from(u32::MAX)),
-            };
-            let fold = |row: &Vec<usize>| {
-                let items = row.iter().map(|i| x[*i]);
-                match kind {
-                    Reduce::Sum => items.fold(0, i64::wrapping_add),
-                    Reduce::Prod => {
-                        items.fold(1, |a: i64, b| super::value::wrap(a.wrapping_mul(b), out.dtype))
-                    }
-                    Reduce::Max => items.fold(lowest, i64::max),
-                    Reduce::Min => items.fold(highest, i64::min),
-                }
-            };
-            Value::ints(out, rows.iter().map(fold).collect())
+            let (none, join) = int_join(kind, out.dtype);
+            let join = |a: i64, i: &usize| super::value::wrap(join(a, x[*i]), out.dtype);
+            Value::ints(out, rows.iter().map(|row| row.iter().fold(none, join)).collect())
         }
     }
 }
@@ -379,25 +385,21 @@ fn concat(out: Out, ins: &[Arc<Value>], axis: usize) -> Value {
     whole
 }
 
-fn scatter_add(out: Out, src: &Value, place: &[Option<usize>]) -> Value {
+/// The values at `place` combined one after the other, over the neutral element.
+fn scatter(kind: Reduce, out: Out, src: &Value, place: &[Option<usize>]) -> Value {
+    let met = place.iter().enumerate().filter_map(|(i, at)| at.map(|at| (i, at)));
     let n = out.shape.elems();
     match &src.data {
         Data::Float(x) => {
-            let mut y = vec![0.0; n];
-            for (at, x) in place.iter().zip(x) {
-                if let Some(at) = at {
-                    y[*at] += x;
-                }
-            }
+            let (none, join) = float_join(kind);
+            let mut y = vec![none; n];
+            met.for_each(|(i, at)| y[at] = join(y[at], x[i]));
             Value::floats(out, y)
         }
         Data::Int(x) => {
-            let mut y = vec![0i64; n];
-            for (at, x) in place.iter().zip(x) {
-                if let Some(at) = at {
-                    y[*at] = y[*at].wrapping_add(*x);
-                }
-            }
+            let (none, join) = int_join(kind, out.dtype);
+            let mut y = vec![none; n];
+            met.for_each(|(i, at)| y[at] = super::value::wrap(join(y[at], x[i]), out.dtype));
             Value::ints(out, y)
         }
     }

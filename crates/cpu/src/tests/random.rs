@@ -202,7 +202,8 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, exact: bool, below: Below<'_>) -> 
             to[axis] = 1 + below(4);
             let idx: Vec<u32> = (0..elems).map(|_| below(to[axis]) as u32).collect();
             let idx = s.input(&dims, &idx);
-            s.to(Op::ScatterAdd { axis: axis as u8 }, &[idx, x], &to)
+            let kind = [Reduce::Sum, Reduce::Max, Reduce::Min][below(3)];
+            s.to(Op::Scatter { axis: axis as u8, kind }, &[idx, x], &to)
         }
         23 if exact && elems > 0 => {
             let keys: Vec<Val> = (0..4).map(|_| s.scalar(DType::U32, below(1 << 31) as f64)).collect();

@@ -242,10 +242,10 @@ fn embeddings_and_their_gradients() {
     let wide = s.to(Op::Expand, &[ids], &[3000, 24]);
     let picked = s.op(Op::Gather { axis: 0 }, &[table, wide]);
     let grad = s.un(Unary::Tanh, picked);
-    let back = s.to(Op::ScatterAdd { axis: 0 }, &[wide, grad], &[100, 24]);
+    let back = s.to(Op::Scatter { axis: 0, kind: Reduce::Sum }, &[wide, grad], &[100, 24]);
     let turned = s.permute(grad, &[1, 0]);
     let wide_turned = s.permute(wide, &[1, 0]);
-    let back_turned = s.to(Op::ScatterAdd { axis: 1 }, &[wide_turned, turned], &[24, 100]);
+    let back_turned = s.to(Op::Scatter { axis: 1, kind: Reduce::Sum }, &[wide_turned, turned], &[24, 100]);
     s.check(&[picked, back, back_turned], 1e-4);
 }
 
@@ -256,7 +256,7 @@ fn an_index_out_of_range_reads_zero_and_raises_the_flag() {
         let (x, i) = (s.input(&[3], &[1f32, 2.0, 3.0]), s.input(&[3], &[0, 7, -1]));
         let y = match scatter {
             false => s.op(Op::Gather { axis: 0 }, &[x, i]),
-            true => s.to(Op::ScatterAdd { axis: 0 }, &[i, x], &[3]),
+            true => s.to(Op::Scatter { axis: 0, kind: Reduce::Sum }, &[i, x], &[3]),
         };
         let devices: [&dyn Backend; 2] = [&Cpu::new(), &Oracle::new()];
         for device in devices {

@@ -58,7 +58,7 @@ pub(crate) fn kernels(cut: &Cut<'_>, id: NodeId) -> Result<Vec<Draft>, Stop> {
             k.draft.store(val, x, &Index::identity(&dims[..dims.len() - 1]), None);
             Ok(vec![k.done()])
         }
-        Op::ScatterAdd { axis } => {
+        Op::Scatter { axis, kind } => {
             let axis = usize::from(axis);
             let (dims, index) = scatter_index(cut.graph.out(node.inputs[0]).shape, axis);
             let mut k = start(Kind::Pointwise, &dims, 1);
@@ -66,7 +66,7 @@ pub(crate) fn kernels(cut: &Cut<'_>, id: NodeId) -> Result<Vec<Draft>, Stop> {
             let src = k.strided(node.inputs[1], &index);
             let places = out.shape.strides();
             let columns: SmallVec<[usize; 8]> = (0..out.shape.rank()).filter(|a| *a != axis).collect();
-            k.draft.group.kind = Kind::ScatterAdd { at, src, stride: places[axis], size: out.shape[axis] };
+            k.draft.group.kind = Kind::Scatter { at, src, stride: places[axis], size: out.shape[axis], kind };
             let first = Index::of(View {
                 dims: columns.iter().map(|a| out.shape[*a]).collect(),
                 strides: columns.iter().map(|a| places[*a]).collect(),

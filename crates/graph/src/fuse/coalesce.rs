@@ -23,7 +23,7 @@ pub(crate) fn coalesce(group: &mut Group) {
                 }
             }
         }
-        Kind::ScatterAdd { .. } => {
+        Kind::Scatter { .. } => {
             section(group, 0, outer, 0);
         }
         Kind::Reduce => {

@@ -217,7 +217,7 @@ impl<'a> Cut<'a> {
     pub(crate) fn is_anchor(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
         match node.op {
-            Op::Reduce { .. } | Op::ArgReduce { .. } | Op::MatMul | Op::ScatterAdd { .. } | Op::Custom(_) => {
+            Op::Reduce { .. } | Op::ArgReduce { .. } | Op::MatMul | Op::Scatter { .. } | Op::Custom(_) => {
                 true
             }
             op if op.is_whole() => true,
@@ -296,7 +296,7 @@ impl<'a> Cut<'a> {
                 self.demand_view(id, node.inputs[0], &a, |i| i.digits().is_some());
                 self.demand_view(id, node.inputs[1], &b, |i| i.digits().is_some());
             }
-            Op::ScatterAdd { axis } => {
+            Op::Scatter { axis, .. } => {
                 let (_, index) =
                     super::build::scatter_index(graph.out(node.inputs[0]).shape, usize::from(axis));
                 self.demand_strided(id, node.inputs[0], &index);
@@ -342,7 +342,7 @@ impl<'a> Cut<'a> {
         let inputs = &node.inputs;
         let some: &[Val] = match node.op {
             Op::Input | Op::Scalar | Op::Random | Op::Iota { .. } => &[],
-            Op::MatMul | Op::ScatterAdd { .. } | Op::Custom(_) => &[],
+            Op::MatMul | Op::Scatter { .. } | Op::Custom(_) => &[],
             op if op.is_whole() => &[],
             Op::SliceAt { .. } => &inputs[..1],
             Op::Gather { .. } => &inputs[1..],

@@ -170,8 +170,8 @@ impl Draft {
         };
         self.group.kind = match old.kind {
             Kind::MatMul { a, b } => Kind::MatMul { a: operand(self, a), b: operand(self, b) },
-            Kind::ScatterAdd { at, src, stride, size } => {
-                Kind::ScatterAdd { at: operand(self, at), src: operand(self, src), stride, size }
+            Kind::Scatter { at, src, stride, size, kind } => {
+                Kind::Scatter { at: operand(self, at), src: operand(self, src), stride, size, kind }
             }
             Kind::Whole(_) | Kind::Custom(_) => {
                 self.group.operands.clone_from(&old.operands);
@@ -179,7 +179,7 @@ impl Draft {
             }
             Kind::Pointwise | Kind::Reduce => old.kind.clone(),
         };
-        let bodied = !matches!(old.kind, Kind::ScatterAdd { .. } | Kind::Whole(_) | Kind::Custom(_));
+        let bodied = !matches!(old.kind, Kind::Scatter { .. } | Kind::Whole(_) | Kind::Custom(_));
         let mut roots: Vec<ExprId> = Vec::new();
         if bodied {
             if old.kind == Kind::Reduce {

@@ -54,7 +54,7 @@ impl<'a, 'c> Merger<'a, 'c> {
                 all.iter().for_each(|w| order.edge(*w, k as u32));
                 all.push(k as u32);
             }
-            fixed[k] = matches!(group.kind, Kind::Whole(_) | Kind::Custom(_) | Kind::ScatterAdd { .. });
+            fixed[k] = matches!(group.kind, Kind::Whole(_) | Kind::Custom(_) | Kind::Scatter { .. });
         }
         for all in writers.values().filter(|w| w.len() > 1) {
             all.iter().for_each(|w| fixed[*w as usize] = true);

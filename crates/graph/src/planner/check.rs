@@ -69,14 +69,14 @@ impl Plan {
                 }
             }
             match group.kind {
-                Kind::MatMul { a, b } | Kind::ScatterAdd { at: a, src: b, .. } => {
+                Kind::MatMul { a, b } | Kind::Scatter { at: a, src: b, .. } => {
                     inside(a.1, group.operands[usize::from(a.0)], 0)?;
                     inside(b.1, group.operands[usize::from(b.0)], 0)?;
                 }
                 _ => {}
             }
             let more = match group.kind {
-                Kind::ScatterAdd { stride, size, .. } => (size as i64 - 1).max(0) * stride,
+                Kind::Scatter { stride, size, .. } => (size as i64 - 1).max(0) * stride,
                 _ => 0,
             };
             for s in &group.stores {

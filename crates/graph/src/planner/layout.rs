@@ -401,7 +401,7 @@ pub(crate) fn reads_in_place(group: &Group, val: Val) -> bool {
     let operand = operand as u16;
     match group.kind {
         Kind::MatMul { a, b } if a.0 == operand || b.0 == operand => return false,
-        Kind::ScatterAdd { .. } | Kind::Whole(_) | Kind::Custom(_) => return false,
+        Kind::Scatter { .. } | Kind::Whole(_) | Kind::Custom(_) => return false,
         _ => {}
     }
     let outer = group.outer().len();

@@ -292,14 +292,14 @@ pub(crate) fn eval(graph: &Graph, leaves: &[Vec<f64>], scalars: &[f64]) -> Vec<V
                 c[usize::from(axis)] = at as usize;
                 x(0)[flat(shape(0), &c)]
             }),
-            Op::ScatterAdd { axis } => {
-                let mut y = vec![0.0; out.shape.elems()];
+            Op::Scatter { axis, kind } => {
+                let mut y = vec![neutral(kind, out.dtype); out.shape.elems()];
                 for n in 0..shape(0).elems() {
                     let (mut c, at) = (coords(shape(0).dims(), n), x(0)[n]);
                     if at >= 0.0 && at < out.shape[usize::from(axis)] as f64 {
                         c[usize::from(axis)] = at as usize;
                         let to = flat(out.shape, &c);
-                        y[to] = combine(Reduce::Sum, y[to], x(1)[n], out.dtype);
+                        y[to] = combine(kind, y[to], x(1)[n], out.dtype);
                     }
                 }
                 y

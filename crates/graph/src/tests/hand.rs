@@ -8,7 +8,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
         Kind::Pointwise => "pointwise",
         Kind::Reduce => "reduce",
         Kind::MatMul { .. } => "matmul",
-        Kind::ScatterAdd { .. } => "scatter_add",
+        Kind::Scatter { kind, .. } => kind.scatter_name(),
         Kind::Whole(op) => op.name(),
         Kind::Custom(_) => "custom",
     };

@@ -227,7 +227,8 @@ fn grow(s: &mut Sketch, vals: &[Val], x: Val, below: &mut impl FnMut(usize) -> u
             let idx = other(s, &dims, DType::I32, below);
             let mut to = dims.clone();
             to[axis] = 1 + below(4);
-            s.to(Op::ScatterAdd { axis: axis as u8 }, &[idx, x], &to)
+            let kind = [Reduce::Sum, Reduce::Max, Reduce::Min][below(3)];
+            s.to(Op::Scatter { axis: axis as u8, kind }, &[idx, x], &to)
         }
         23 => {
             if below(3) == 0 && elems > 0 {

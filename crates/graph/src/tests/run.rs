@@ -181,8 +181,9 @@ impl Point<'_> {
             c.extend(direct::coords(&inner, k));
             c
         };
-        if let Kind::ScatterAdd { .. } = group.kind {
-            (0..out(0).shape.elems()).for_each(|e| *m.cell(writes[0], e, out(0).dtype) = 0.0);
+        if let Kind::Scatter { kind, .. } = group.kind {
+            let none = direct::neutral(kind, out(0).dtype);
+            (0..out(0).shape.elems()).for_each(|e| *m.cell(writes[0], e, out(0).dtype) = none);
         }
         for n in 0..outer.iter().product() {
             let c = direct::coords(&outer, n);
@@ -197,7 +198,7 @@ impl Point<'_> {
                     });
                     accs.push(sum);
                 }
-                Kind::ScatterAdd { at, src, stride, size } => {
+                Kind::Scatter { at, src, stride, size, kind } => {
                     for k in 0..steps {
                         let c2 = whole(n, k);
                         let element = |i: u16| self.index(i).element(&c2, self.scalars).unwrap();
@@ -207,7 +208,7 @@ impl Point<'_> {
                             let first = self.index(group.stores[0].index).element(&c, self.scalars).unwrap();
                             let cell =
                                 m.cell(writes[0], (first + pos as i64 * stride) as usize, out(0).dtype);
-                            *cell = direct::combine(crate::Reduce::Sum, *cell, x, out(0).dtype);
+                            *cell = direct::combine(kind, *cell, x, out(0).dtype);
                         }
                     }
                     continue;

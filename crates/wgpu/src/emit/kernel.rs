@@ -289,18 +289,6 @@ impl<'a> Kernel<'a> {
         recast(&format!("b{b}[{at}]"), self.stored_type(b), wgsl_type(self.stored_dtype(store)))
     }
 
-    /// Adds `value` to element `at` of a store.
-    pub(super) fn add_to(&self, store: usize, at: &str, value: &str) -> String {
-        let b = self.at_loc(Bound::Loc(self.cx.step.writes[store]));
-        let dtype = self.stored_dtype(store);
-        let (stored, computed) = (self.stored_type(b), wgsl_type(dtype));
-        if dtype == DType::I64 {
-            return format!("b{b}[{at}] = wg_add_i64(b{b}[{at}], {value});\n");
-        }
-        let old = recast(&format!("b{b}[{at}]"), stored, computed);
-        format!("b{b}[{at}] = {};\n", recast(&format!("({old} + {value})"), computed, stored))
-    }
-
     /// Writes four values as one word (bytes), two words (halves) or one vector, to the quad whose first
     /// element is `at`. With `total`, what lies beyond so many elements may be lost, and a word that holds
     /// nothing else is not written.
@@ -354,7 +342,7 @@ impl<'a> Kernel<'a> {
             let named = node.op.name() == op;
             let axis_size = match node.op {
                 Op::Gather { axis } => Some(self.cx.graph.out(node.inputs[0]).shape[usize::from(axis)]),
-                Op::ScatterAdd { axis } => Some(node.outs[0].shape[usize::from(axis)]),
+                Op::Scatter { axis, .. } => Some(node.outs[0].shape[usize::from(axis)]),
                 _ => None,
             };
             named && axis_size == Some(limit)

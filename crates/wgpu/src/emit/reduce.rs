@@ -15,6 +15,44 @@ use super::{arithmetic, fold, points};
 use crate::choose::{self, Lanes};
 use crate::launch::{Launch, Lowered};
 
+/// The neutral element of a reduction in the WGSL type `ty`.
+pub(super) fn neutral(kind: Reduce, ty: &str) -> &'static str {
+    match (kind, ty) {
+        (Reduce::Sum, "vec2<u32>") => "vec2<u32>()",
+        (Reduce::Prod, "vec2<u32>") => "vec2<u32>(1u, 0u)",
+        (Reduce::Max, "vec2<u32>") => "vec2<u32>(0u, 0x80000000u)",
+        (Reduce::Min, "vec2<u32>") => "vec2<u32>(0xffffffffu, 0x7fffffffu)",
+        (Reduce::Sum, "i32") => "0",
+        (Reduce::Sum | Reduce::Max, "u32") => "0u",
+        (Reduce::Sum, _) => "0.0",
+        (Reduce::Prod, "i32") => "1",
+        (Reduce::Prod, "u32") => "1u",
+        (Reduce::Prod, _) => "1.0",
+        (Reduce::Max, "i32") => "bitcast<i32>(0x80000000u)",
+        (Reduce::Max, _) => "bitcast<f32>(0xff800000u)",
+        (Reduce::Min, "i32") => "2147483647",
+        (Reduce::Min, "u32") => "4294967295u",
+        (Reduce::Min, _) => "bitcast<f32>(0x7f800000u)",
+    }
+}
+
+/// `x` and `w` of the WGSL type `ty` as one.
+pub(super) fn combined(kind: Reduce, ty: &str, x: &str, w: &str) -> String {
+    let f = match (kind, ty) {
+        (Reduce::Sum, "vec2<u32>") => "wg_add_i64",
+        (Reduce::Prod, "vec2<u32>") => "wg_mul_i64",
+        (Reduce::Max, "vec2<u32>") => "wg_maximum_i64",
+        (Reduce::Min, "vec2<u32>") => "wg_minimum_i64",
+        (Reduce::Sum, _) => return format!("{x} + {w}"),
+        (Reduce::Prod, _) => return format!("{x} * {w}"),
+        (Reduce::Max, "f32") => "wg_max",
+        (Reduce::Min, "f32") => "wg_min",
+        (Reduce::Max, _) => "max",
+        (Reduce::Min, _) => "min",
+    };
+    format!("{f}({x}, {w})")
+}
+
 /// One accumulator: its text on states named by a stem.
 struct State {
     kind: AccKind,
@@ -36,54 +74,18 @@ impl State {
 
     /// The fields of a state: suffix, type, neutral element.
     fn fields(&self) -> Vec<(&'static str, &'static str, &'static str)> {
-        let low = match self.dtype {
-            DType::I32 => "bitcast<i32>(0x80000000u)",
-            DType::U32 => "0u",
-            DType::I64 => "vec2<u32>(0u, 0x80000000u)",
-            _ => "bitcast<f32>(0xff800000u)",
-        };
-        let high = match self.dtype {
-            DType::I32 => "2147483647",
-            DType::U32 => "4294967295u",
-            DType::I64 => "vec2<u32>(0xffffffffu, 0x7fffffffu)",
-            _ => "bitcast<f32>(0x7f800000u)",
-        };
-        let (zero, one) = match self.dtype {
-            DType::I32 => ("0", "1"),
-            DType::U32 => ("0u", "1u"),
-            DType::I64 => ("vec2<u32>()", "vec2<u32>(1u, 0u)"),
-            _ => ("0.0", "1.0"),
-        };
-        let neutral = match self.kind {
-            AccKind::Reduce(Reduce::Sum) => zero,
-            AccKind::Reduce(Reduce::Prod) => one,
-            AccKind::Reduce(Reduce::Max) => low,
-            AccKind::Reduce(Reduce::Min) => high,
-            AccKind::Arg { .. } => return vec![("", self.ty(), zero), ("i", "u32", "0xffffffffu")],
-        };
-        vec![("", self.ty(), neutral)]
+        match self.kind {
+            AccKind::Reduce(kind) => vec![("", self.ty(), neutral(kind, self.ty()))],
+            AccKind::Arg { .. } => {
+                vec![("", self.ty(), neutral(Reduce::Sum, self.ty())), ("i", "u32", "0xffffffffu")]
+            }
+        }
     }
 
     /// State `into` takes the value `v` (for arg: at position `i`).
     fn combine(&self, into: &str, v: &str, i: &str) -> String {
-        let float = self.dtype == DType::F32;
         match self.kind {
-            AccKind::Reduce(kind) if self.dtype == DType::I64 => {
-                let f = match kind {
-                    Reduce::Sum => "add",
-                    Reduce::Prod => "mul",
-                    Reduce::Max => "maximum",
-                    Reduce::Min => "minimum",
-                };
-                format!("{into} = wg_{f}_i64({into}, {v});\n")
-            }
-            AccKind::Reduce(Reduce::Sum) => format!("{into} = {into} + {v};\n"),
-            AccKind::Reduce(Reduce::Prod) => format!("{into} = {into} * {v};\n"),
-            AccKind::Reduce(kind) => {
-                let f = if kind == Reduce::Max { "max" } else { "min" };
-                let f = if float { format!("wg_{f}") } else { f.to_owned() };
-                format!("{into} = {f}({into}, {v});\n")
-            }
+            AccKind::Reduce(kind) => format!("{into} = {};\n", combined(kind, self.ty(), into, v)),
             AccKind::Arg { max } => {
                 let ty = if self.dtype == DType::I64 { "i64" } else { self.ty() };
                 let f = format!("wg_arg_{}_{ty}", if max { "max" } else { "min" });

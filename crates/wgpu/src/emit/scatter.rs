@@ -1,29 +1,31 @@
-//! Scatter-add: one invocation a column.
+//! Scatter: one invocation a column.
 
 use std::collections::HashMap;
 
-use wgrad_graph::{DType, Kind, Result, bail};
+use wgrad_graph::{DType, Kind, Reduce, Result, bail};
 
 use super::body::{Printer, Space};
 use super::kernel::{Cx, Kernel, Touch, wgsl_type};
+use super::reduce::{combined, neutral};
 use super::{fold, points};
 use crate::choose;
 use crate::launch::Lowered;
 
 pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     let group = &*cx.step.group;
-    let Kind::ScatterAdd { at, src, stride, size } = &group.kind else {
-        bail!(Argument, "scatter_add", "was given another kind of group");
+    let Kind::Scatter { at, src, stride, size, kind } = &group.kind else {
+        bail!(Argument, "scatter", "was given another kind of group");
     };
-    let columns = points("scatter_add", group.outer())?;
+    let name = kind.scatter_name();
+    let columns = points(name, group.outer())?;
     if columns == 0 || *size == 0 {
         return Ok(Lowered::default());
     }
     let outer = group.outer().len();
     let rank = group.dims.len();
-    let length = points("scatter_add", &group.dims[outer..])?;
+    let length = points(name, &group.dims[outer..])?;
     if length > 0 {
-        points("scatter_add", &group.dims)?;
+        points(name, &group.dims)?;
     }
     let mut k = Kernel::new(cx);
     k.reads(at.0, Touch::Each);
@@ -34,11 +36,11 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     let words =
         [("count", columns as i64), ("length", length as i64), ("size", *size as i64), ("stride", *stride)];
     let mut count = String::new();
-    for (name, value) in words {
-        let word = k.word(name, value);
-        count.push_str(&format!("let {name} = {word};\n"));
+    for (key, value) in words {
+        let word = k.word(key, value);
+        count.push_str(&format!("let {key} = {word};\n"));
     }
-    let raise = k.raise("scatter_add", *size);
+    let raise = k.raise(name, *size);
 
     let none = HashMap::new();
     let space = Space { linear: Some("o".to_owned()), coords: None, rank: outer };
@@ -75,19 +77,23 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     let point = p.out;
 
     let dtype = cx.graph.out(group.stores[0].val).dtype;
-    let zero = k.store(0, "column + j * stride", &format!("{}()", wgsl_type(dtype)));
-    let add = k.add_to(0, "column + place * stride", "value");
+    let ty = wgsl_type(dtype);
+    let fill = k.store(0, "column + j * stride", neutral(*kind, ty));
+    let to = "column + place * stride";
+    let old = k.stored(0, to);
+    let new = combined(*kind, ty, &old, "value");
+    let combine = k.store(0, to, &new);
     let wg = choose::pointwise_workgroup(cx.caps);
     let regions = [
         ("count", count.as_str()),
         ("outer", &once),
-        ("zero", &zero),
+        ("fill", &fill),
         ("point", &point),
-        ("add", &add),
+        ("combine", &combine),
         ("raise", &raise),
     ];
     let grid = fold((columns as u64).div_ceil(u64::from(wg)), cx.caps)?;
     let flops = (columns * length) as u64;
-    let launch = k.finish(wgrad_wgsl::SCATTER_ADD, &format!("const WG = {wg}u;\n"), &regions, grid, flops)?;
+    let launch = k.finish(wgrad_wgsl::SCATTER, &format!("const WG = {wg}u;\n"), &regions, grid, flops)?;
     Ok(Lowered { launches: vec![launch], scratch_bytes: 0 })
 }

@@ -22,13 +22,13 @@ fn a_raised_flag_is_told_once_with_op_limit_and_line() {
         let third = gpu.submit(&good, args).unwrap();
         gpu.wait(first, LONG).unwrap();
         let error = gpu.wait(second, LONG).unwrap_err();
-        assert_eq!((error.kind(), error.op()), (ErrorKind::Argument, "gather"));
+        assert_eq!((error.kind(), error.op()), (ErrorKind::Data, "gather"));
         let text = error.to_string();
         assert!(text.contains("limit 5") && text.contains("tests.rs"), "{text}");
         gpu.wait(second, LONG).unwrap();
         gpu.wait(third, LONG).unwrap();
         gpu.submit(&bad, args).unwrap();
-        assert_eq!(gpu.read(&[(x, 4)]).unwrap().wait(LONG).unwrap_err().kind(), ErrorKind::Argument);
+        assert_eq!(gpu.read(&[(x, 4)]).unwrap().wait(LONG).unwrap_err().kind(), ErrorKind::Data);
         assert_eq!(gpu.read(&[(x, 4)]).unwrap().wait(LONG).unwrap()[0], [0; 4]);
     });
 }

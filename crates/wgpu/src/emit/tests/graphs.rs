@@ -215,9 +215,9 @@ fn gather_and_scatter_are_guarded() {
         let ids = s.input(&[32, 64], dtype);
         let g = s.op(Op::Gather { axis: 0 }, &[table, ids]);
         let sum = s.op(Op::Reduce { kind: Reduce::Sum, axes: Axes::NONE.with(1) }, &[g]);
-        let back = s.to(Op::ScatterAdd { axis: 0 }, &[ids, g], &[100, 64]);
+        let back = s.to(Op::Scatter { axis: 0, kind: Reduce::Sum }, &[ids, g], &[100, 64]);
         let counts = s.cast(g, DType::I32);
-        let ints = s.to(Op::ScatterAdd { axis: 0 }, &[ids, counts], &[100, 64]);
+        let ints = s.to(Op::Scatter { axis: 0, kind: Reduce::Sum }, &[ids, counts], &[100, 64]);
         s.roots = vec![g, sum, back, ints];
         assert!(texts(&s).iter().any(|t| t.contains("atomicMax")));
     }

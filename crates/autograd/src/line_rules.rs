@@ -1,8 +1,9 @@
-//! Gradient rules of scans: each is a scan in the other direction.
+//! Gradient rules of scans, each a scan in the other direction, and of scatters.
 
 use smallvec::{SmallVec, smallvec};
-use wgrad_graph::{Op, Scan};
+use wgrad_graph::{DType, Op, Reduce, Scan};
 
+use crate::ops::cast;
 use crate::rules::Site;
 use crate::{Result, Tensor};
 
@@ -79,4 +80,53 @@ pub(crate) fn gradient(
             smallvec![da, Some(s)]
         }
     })
+}
+
+/// A scatter at which a gradient arrives.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Scattered {
+    pub(crate) axis: u8,
+    pub(crate) idx: Tensor,
+    pub(crate) src: Tensor,
+    pub(crate) y: Tensor,
+}
+
+impl Scattered {
+    /// What stands at each value's place.
+    #[track_caller]
+    fn read(self, x: Tensor) -> Result<Tensor> {
+        Tensor::record(Op::Gather { axis: self.axis }, &[x, self.idx], None, None)
+    }
+
+    /// For each value what meets at its place.
+    #[track_caller]
+    fn met(self, kind: Reduce, x: Tensor) -> Result<Tensor> {
+        let to = self.y.try_out()?.shape;
+        self.read(Tensor::record(Op::Scatter { axis: self.axis, kind }, &[self.idx, x], Some(to), None)?)
+    }
+
+    /// The gradient of the values.
+    #[track_caller]
+    pub(crate) fn gradient(self, kind: Reduce, g: Tensor) -> Result<Tensor> {
+        let g = self.read(g)?;
+        match kind {
+            Reduce::Sum => Ok(g),
+            // Equal shares to all that equal the extreme; where that is NaN nothing does.
+            Reduce::Max | Reduce::Min => {
+                let hit = self.src.try_eq(self.read(self.y)?)?;
+                let count = self.met(Reduce::Sum, cast(hit, g.try_out()?.dtype)?)?;
+                hit.try_select(g.try_div(count.try_maximum(1.0)?)?, 0.0)
+            }
+            // The product of the others: of all that are not 0, without the element itself, unless another
+            // is 0.
+            Reduce::Prod => {
+                let zero = self.src.try_eq(0.0)?;
+                let filled = zero.try_select(1.0, self.src)?;
+                let zeros = cast(zero, DType::I32)?;
+                let others = self.met(Reduce::Sum, zeros)?.try_sub(zeros)?;
+                let rest = self.met(Reduce::Prod, filled)?.try_div(filled)?;
+                others.try_eq(0)?.try_select(g.try_mul(rest)?, 0.0)
+            }
+        }
+    }
 }

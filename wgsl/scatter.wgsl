@@ -1,10 +1,11 @@
-// Scatter with addition: one invocation owns one column of the output.
+// Scatter: one invocation owns one column of the output.
 //
-// Math:     out[c, :] = 0; for i ascending: out[c, at[c, i]] += src[c, i].
+// Math:     out[c, :] = none; for i ascending: out[c, at[c, i]] = combine(out[c, at[c, i]], src[c, i]); sum,
+//           product, maximum or minimum over their neutral element.
 // Shapes:   columns (any space) times the positions along the scattered axis of `length` elements.
 // Dispatch: 1-D, folded; one invocation a column, neighbours in neighbouring columns.
-// Numerics: added in ascending order without atomics: the same bits on every run. Out of range adds
-//           nothing and raises the error flag.
+// Numerics: combined in ascending order without atomics: the same bits on every run. Extremes keep NaN.
+//           Out of range writes nothing and raises the error flag.
 // Cost:     reads every index and value once; memory bound when neighbouring columns lie together.
 // Source:   own. Regions between `//[ name` and `//]` are replaced by the printer.
 
@@ -37,7 +38,7 @@ fn main(
         let column = o;
         //]
         for (var j = 0u; j < size; j += 1u) {
-            //[ zero
+            //[ fill
             b2[column + j * stride] = 0.0;
             //]
         }
@@ -47,7 +48,7 @@ fn main(
             let value = b1[o + r * count];
             //]
             if (place < size) {
-                //[ add
+                //[ combine
                 b2[column + place * stride] += value;
                 //]
             } else {
