@@ -1,4 +1,4 @@
-//! Norms, distances and cosines of vectors. Where a root has no derivative (equal vectors, zero vectors)
+//! Distances and cosines of vectors. Where a root has no derivative (equal vectors, zero vectors)
 //! the gradient is 0.
 
 use super::args::axis as axis_of;
@@ -10,7 +10,7 @@ use wgrad_graph::DType;
 /// Options of [`Tensor::pairwise_distance_with`].
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct PairwiseDistance {
-    /// The norm: 0 (how many differ), 1, 2, infinity or any other above 0.
+    /// The norm, as in [`Tensor::norm`].
     pub p: f64,
     /// Added to each difference.
     pub eps: f64,
@@ -22,38 +22,6 @@ impl Default for PairwiseDistance {
     fn default() -> PairwiseDistance {
         PairwiseDistance { p: 2.0, eps: 1e-6, keepdim: false }
     }
-}
-
-/// `(sum |x|^p)^(1 / p)` along `axis`, which stays with size 1.
-#[track_caller]
-pub(crate) fn p_norm(op: &str, x: Tensor, p: f64, axis: i32) -> Result<Tensor> {
-    if p == 2.0 {
-        return root(x.try_square()?.try_sum_keepdim(axis)?, 2.0);
-    }
-    let size = x.try_abs()?;
-    if p == 1.0 {
-        return size.try_sum_keepdim(axis);
-    }
-    if p == f64::INFINITY {
-        return size.try_max_keepdim(axis);
-    }
-    let some = size.try_gt(0.0)?;
-    if p == 0.0 {
-        return cast(some, x.try_out()?.dtype)?.try_sum_keepdim(axis);
-    }
-    if p.is_nan() || p < 0.0 {
-        refuse!([x] Argument, op, "norm {p} is none: give 0 or more");
-    }
-    let power = some.try_select(some.try_select(size, 1.0)?.try_pow(p)?, 0.0)?;
-    root(power.try_sum_keepdim(axis)?, p)
-}
-
-/// `x^(1 / p)` of what is not negative, with the gradient 0 at 0.
-#[track_caller]
-fn root(x: Tensor, p: f64) -> Result<Tensor> {
-    let none = x.try_eq(0.0)?;
-    let base = none.try_select(1.0, x)?;
-    none.try_select(0.0, if p == 2.0 { base.try_sqrt()? } else { base.try_pow(1.0 / p)? })
 }
 
 /// Both in one float dtype and one shape.
@@ -70,7 +38,7 @@ methods! { impl Tensor, Self;
     normalize try_normalize(self, axis: i32, p: f64, eps: f64) -> Tensor {
         in_f32!(self, try_normalize(axis, p, eps));
         let x = floats("normalize", self, self)?[0];
-        let size = p_norm("normalize", x, p, axis)?;
+        let size = x.try_norm_keepdim(p, axis)?;
         let floor = size.number(eps, size.try_out()?.dtype)?;
         x.try_div(size.try_maximum(floor)?)
     }
@@ -84,8 +52,8 @@ methods! { impl Tensor, Self;
         let [x, w] = floats(op, self, w)?;
         axis_of(op, axis, x.try_out()?.shape.rank())?;
         let floor = x.number(eps, x.try_out()?.dtype)?;
-        let of_x = p_norm(op, x, 2.0, axis)?.try_maximum(floor)?;
-        let of_w = p_norm(op, w, 2.0, axis)?.try_maximum(floor)?;
+        let of_x = x.try_norm_keepdim(2.0, axis)?.try_maximum(floor)?;
+        let of_w = w.try_norm_keepdim(2.0, axis)?.try_maximum(floor)?;
         x.try_mul(w)?.try_sum_keepdim(axis)?.try_div(of_x.try_mul(of_w)?)?.try_squeeze(axis)
     }
 
@@ -104,7 +72,7 @@ methods! { impl Tensor, Self;
         if x.try_out()?.shape.rank() == 0 {
             refuse!([x, w] Shape, op, "numbers are no vectors");
         }
-        let far = p_norm(op, x.try_sub(w)?.try_add(eps)?, p, -1)?;
+        let far = x.try_sub(w)?.try_add(eps)?.try_norm_keepdim(p, -1)?;
         if keepdim { Ok(far) } else { far.try_squeeze(-1) }
     }
 
@@ -120,6 +88,6 @@ methods! { impl Tensor, Self;
         }
         shape("cdist", &[a.dims(), &[1]].concat())?;
         let [x, w] = floats("cdist", self.try_unsqueeze(-2)?, w.try_unsqueeze(-3)?)?;
-        p_norm("cdist", x.try_sub(w)?, p, -1)?.try_squeeze(-1)
+        x.try_sub(w)?.try_norm(p, -1)
     }
 }
