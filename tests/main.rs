@@ -10,6 +10,7 @@
 mod conv;
 mod devices;
 mod dtypes;
+mod edges;
 mod elementwise;
 mod engine;
 mod fuzz;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         ("dtypes", dtypes::tests()),
         ("lines", lines::tests()),
         ("elementwise", elementwise::tests()),
+        ("edges", edges::tests()),
         ("linalg", linalg::tests()),
         ("random", random::tests()),
         ("grads", grads::tests()),

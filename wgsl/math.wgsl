@@ -107,17 +107,19 @@ fn wg_div_zero(x: f32, w: f32) -> f32 {
 }
 
 fn wg_pow(x: f32, w: f32) -> f32 {
+    let a = abs(x);
+    let infinite = 0x7f800000u;
     if (w == 2.0) { return x * x; }
-    if (w == 0.5) { return sqrt(x); }
+    if (w == 0.5 && x > 0.0) { return sqrt(x); }
     if (w == 1.0) { return x; }
-    if (w == 0.0 || x == 1.0) { return 1.0; }
+    if (w == 0.0 || x == 1.0 || (a == 1.0 && bitcast<u32>(abs(w)) == infinite)) { return 1.0; }
     if (w == -1.0) { return 1.0 / x; }
     let whole = floor(w) == w;
     let odd = whole && !(floor(w * 0.5) * 2.0 == w);
-    let at_zero = select(select(bitcast<f32>(0x7f800000u), 0.0, w > 0.0), w, wg_is_nan(w));
-    if (x == 0.0) { return at_zero; }
-    let y = exp2(w * log2(abs(x)));
-    let signed = select(y, -y, odd);
-    let beyond = select(bitcast<f32>(0x7fc00000u), signed, whole);
-    return select(y, beyond, x < 0.0);
+    let negative = (bitcast<u32>(x) & 0x80000000u) != 0u;
+    let at_zero = select(select(bitcast<f32>(infinite), 0.0, w > 0.0), w, wg_is_nan(w));
+    let size = select(exp2(w * log2(a)), at_zero, a == 0.0);
+    let y = select(size, -size, odd && negative);
+    let real = whole || !(x < 0.0) || bitcast<u32>(a) == infinite;
+    return select(wg_nan(), wg_keep_nan(y, x, w), real);
 }

@@ -11,6 +11,7 @@
 mod attention;
 mod case;
 mod conv;
+mod functions;
 mod grads;
 mod index;
 mod layout;
@@ -18,6 +19,7 @@ mod linalg;
 mod losses;
 mod movement;
 mod norms;
+mod reductions;
 mod rows;
 mod scan;
 mod sort;
@@ -43,6 +45,8 @@ fn cases() -> Vec<Case> {
     all.extend(losses::cases());
     all.extend(norms::cases());
     all.extend(rows::cases());
+    all.extend(functions::cases());
+    all.extend(reductions::cases());
     all.extend(scan::cases());
     all.extend(sort::cases());
     all

@@ -113,6 +113,14 @@ methods! { impl Tensor, Self;
         let from_end = w.try_sub(way.try_mul(t.try_neg()?.try_add(1.0)?)?)?;
         t.try_lt(0.5)?.try_select(x.try_add(way.try_mul(t)?)?, from_end)
     }
+    /// `x + value * a * b`.
+    addcmul try_addcmul(self, a: impl Operand, b: impl Operand, value: impl Operand) -> Tensor {
+        self.try_add(a.tensor(self)?.try_mul(b)?.try_mul(value)?)
+    }
+    /// `x + value * a / b`.
+    addcdiv try_addcdiv(self, a: impl Operand, b: impl Operand, value: impl Operand) -> Tensor {
+        self.try_add(a.tensor(self)?.try_mul(value)?.try_div(b)?)
+    }
     /// `log(e^x + e^w)`, without overflow. Gradient: `sigmoid(x - w)` to `x`, the rest to `w`.
     logaddexp try_logaddexp(self, w: impl Operand) -> Tensor {
         let [x, w] = meet("logaddexp", self, w.tensor(self)?)?;

@@ -1,0 +1,350 @@
+//! Awkward numbers through every elementwise row, on every device, against the row's reference: NaN,
+//! infinities, both zeros, the largest and the smallest; and what is made of the rows where overflow,
+//! cancellation or a 0 / 0 waits.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use wgrad::{DType, Pass, Tensor, grad};
+use wgrad_graph::{Binary, Unary};
+
+use crate::Subject;
+use crate::ops::{Make, floats, near, run};
+
+crate::suite![
+    plain: ;
+    device: unary_rows, binary_rows, integer_rows, saturated_functions, long_sums, softmax_of_far_logits,
+        spread_of_a_large_mean, signs_of_zero, choices_let_nothing_through,
+];
+
+const INF: f32 = f32::INFINITY;
+const NAN: f32 = f32::NAN;
+
+/// Numbers at which functions break. The numbers below the smallest normal are apart, in [`SUBNORMAL`].
+const AWKWARD: [f32; 34] = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1.5,
+    -1.5,
+    2.5,
+    -2.5,
+    2.0,
+    -2.0,
+    3.0,
+    1e-10,
+    -1e-10,
+    1e-4,
+    0.999_999,
+    -0.999_999,
+    50.0,
+    -50.0,
+    88.5,
+    -88.5,
+    104.0,
+    -104.0,
+    1000.0,
+    -1000.0,
+    1e10,
+    -1e10,
+    f32::MAX,
+    f32::MIN,
+    f32::MIN_POSITIVE,
+    INF,
+    -INF,
+    NAN,
+];
+
+/// A device may take these for 0, and a result below the smallest normal too.
+const SUBNORMAL: [f32; 3] = [1e-40, -1e-40, 1.4e-45];
+
+/// Whether `got` is `want` within the tolerance of a row. Results over the largest f32 are infinities.
+fn same(got: f64, want: f64, tolerance: f64) -> bool {
+    let want = f64::from(want as f32);
+    let close = |want: f64| (got - want).abs() <= tolerance.max(1e-7) * want.abs().max(1.0);
+    got.is_nan() && want.is_nan() || got == want || close(want) || over(got, want)
+}
+
+/// Beside the largest number, rounding may fall on either side of infinity.
+fn over(got: f64, want: f64) -> bool {
+    let beyond = |x: f64| x.abs() > 3.4e38 && !x.is_nan();
+    beyond(got) && beyond(want) && got.signum() == want.signum()
+}
+
+/// What a row's function may do otherwise, with the reason.
+fn excused(name: &str, x: f32, w: f32) -> bool {
+    match name {
+        // Beyond their reduction a driver's own functions answer, as precise as their maker wishes.
+        "sin" | "cos" | "tan" => x.abs() > 1e5,
+        // A quotient over 2^24 has no exact rest in f32.
+        "rem" | "fmod" | "floor_div" => (x / w).abs() >= 16_777_216.0 && w != 0.0,
+        _ => false,
+    }
+}
+
+fn unary_rows(on: &Subject) {
+    let ctx = on.context();
+    for op in Unary::ALL {
+        let row = op.row();
+        let Some(f) = row.float else { continue };
+        let got = run(&ctx, |p| floats(p, [AWKWARD.len()], &AWKWARD).unary(op)).2;
+        for (x, got) in AWKWARD.iter().zip(&got) {
+            let want = f(f64::from(*x));
+            let fine = same(*got, want, row.tolerance) || excused(row.name, *x, 1.0);
+            assert!(fine, "{}({x}) is {got}, not {want}", row.name);
+        }
+        let got = run(&ctx, |p| floats(p, [SUBNORMAL.len()], &SUBNORMAL).unary(op)).2;
+        for (x, got) in SUBNORMAL.iter().zip(&got) {
+            let zero = 0f64.copysign(f64::from(*x));
+            let either = [f(f64::from(*x)), f(zero)];
+            let fine = either.iter().any(|want| same(*got, *want, row.tolerance));
+            assert!(fine, "{}({x:e}) is {got}, not {either:?}", row.name);
+        }
+    }
+}
+
+fn binary_rows(on: &Subject) {
+    let ctx = on.context();
+    let n = AWKWARD.len();
+    for op in Binary::ALL {
+        let row = op.row();
+        let Some(f) = row.float else { continue };
+        let got = run(&ctx, |p| floats(p, [n, 1], &AWKWARD).binary(op, floats(p, [n], &AWKWARD)));
+        for (i, got) in got.2.iter().enumerate() {
+            let (x, w) = (AWKWARD[i / n], AWKWARD[i % n]);
+            let want = f(f64::from(x), f64::from(w));
+            // f64 has room where f32 has not; the operands' own f32 arithmetic decides there.
+            let narrow = match op {
+                Binary::Add => f64::from(x + w),
+                Binary::Sub => f64::from(x - w),
+                Binary::Mul => f64::from(x * w),
+                Binary::Div => f64::from(x / w),
+                _ => want,
+            };
+            let fine = same(*got, want, row.tolerance) || same(*got, narrow, 0.0) || excused(row.name, x, w);
+            assert!(fine, "{}({x}, {w}) is {got}, not {want}", row.name);
+        }
+    }
+}
+
+fn integer_rows(on: &Subject) {
+    let ctx = on.context();
+    let words: [i32; 11] = [0, 1, -1, 2, -2, 7, -7, 31, 32, i32::MAX, i32::MIN];
+    let n = words.len();
+    let wrap = |x: i64, dtype: DType| match dtype {
+        DType::I32 => f64::from(x as i32),
+        DType::U32 => f64::from(x as u32),
+        DType::U8 => f64::from(x as u8),
+        _ => x as f64,
+    };
+    for dtype in [DType::I32, DType::U32, DType::U8] {
+        let line = |p: &Pass| p.input(wgrad::HostTensor::new([n], &words).unwrap()).unwrap().cast(dtype);
+        let held: Vec<i64> = words.iter().map(|x| wrap(i64::from(*x), dtype) as i64).collect();
+        for op in Unary::ALL {
+            let row = op.row();
+            let (Some(f), true) = (row.int, row.takes(dtype)) else { continue };
+            if op == Unary::LeadingZeros && dtype == DType::U8 {
+                continue;
+            }
+            let got = run(&ctx, |p| line(p).unary(op));
+            for (x, got) in held.iter().zip(&got.2) {
+                assert_eq!(*got, wrap(f(*x), op.dtype(dtype)), "{} of {x} as {dtype}", row.name);
+            }
+        }
+        for op in Binary::ALL {
+            let row = op.row();
+            let (Some(f), true) = (row.int, row.takes(dtype)) else { continue };
+            if op == Binary::MulHigh && dtype == DType::U8 {
+                continue;
+            }
+            let got = run(&ctx, |p| line(p).unsqueeze(1).binary(op, line(p)));
+            for (i, got) in got.2.iter().enumerate() {
+                let (x, w) = (held[i / n], held[i % n]);
+                let want = wrap(f(x, w), op.dtype(dtype));
+                assert_eq!(*got, want, "{}({x}, {w}) as {dtype}", row.name);
+            }
+        }
+    }
+}
+
+/// Input, function, values, gradients.
+type Known = (&'static str, &'static [f32], fn(Tensor) -> Tensor, &'static [f64], &'static [f64]);
+
+fn saturated_functions(on: &Subject) {
+    let cases: [Known; 19] = [
+        ("tanh", &[50.0, -50.0, 1e30, 100.0], Tensor::tanh, &[1.0, -1.0, 1.0, 1.0], &[0.0; 4]),
+        ("sigmoid", &[100.0, -200.0], Tensor::sigmoid, &[1.0, 0.0], &[0.0, 0.0]),
+        (
+            "softplus",
+            &[1000.0, -1000.0, 0.0],
+            Tensor::softplus,
+            &[1000.0, 0.0, std::f64::consts::LN_2],
+            &[1.0, 0.0, 0.5],
+        ),
+        ("logsigmoid", &[1000.0, -1000.0], Tensor::logsigmoid, &[0.0, -1000.0], &[0.0, 1.0]),
+        ("elu", &[100.0, 1000.0, -1000.0], |x| x.elu(1.0), &[100.0, 1000.0, -1.0], &[1.0, 1.0, 0.0]),
+        ("selu", &[1000.0], Tensor::selu, &[1050.700_987], &[1.050_700_987]),
+        ("celu", &[1000.0], |x| x.celu(0.5), &[1000.0], &[1.0]),
+        ("silu", &[0.0, 1.0], Tensor::silu, &[0.0, 0.731_058_58], &[0.5, 0.927_670_51]),
+        ("mish", &[0.0, 90.0], Tensor::mish, &[0.0, 90.0], &[0.6, 1.0]),
+        (
+            "small",
+            &[1e-8],
+            |x| x.log1p() + x.expm1() + x.tanh() + x.sinh() + x.asinh() + x.atanh(),
+            &[6e-8],
+            &[6.0],
+        ),
+        ("sqrt times 0", &[0.0, 4.0], |x| x.sqrt() * 0.0, &[0.0, 0.0], &[0.0, 0.0]),
+        ("sqrt", &[0.0], Tensor::sqrt, &[0.0], &[f64::INFINITY]),
+        ("relu6", &[0.0, 6.0, 3.0], Tensor::relu6, &[0.0, 6.0, 3.0], &[0.0, 0.0, 1.0]),
+        ("hardtanh", &[-1.0, 1.0, 0.5], |x| x.hardtanh(-1, 1), &[-1.0, 1.0, 0.5], &[0.0, 0.0, 1.0]),
+        ("abs", &[0.0, -1.0, 2.0], Tensor::abs, &[0.0, 1.0, 2.0], &[0.0, -1.0, 1.0]),
+        ("pow 0", &[0.0], |x| x.pow(0.0), &[1.0], &[0.0]),
+        ("pow 1", &[0.0], |x| x.pow(1.0), &[0.0], &[1.0]),
+        ("pow 2", &[0.0], |x| x.pow(2.0), &[0.0], &[0.0]),
+        ("atan2 at the origin", &[0.0], |x| x.atan2(x), &[0.0], &[0.0]),
+    ];
+    let ctx = on.context();
+    for (name, x, f, want, slopes) in cases {
+        let (y, g) = ctx
+            .pass(|p| {
+                let x = floats(p, [x.len()], x);
+                let y = f(x);
+                Ok((y.to_vec::<f64>()?, grad(y.sum(..), &[x])?[0].to_vec::<f64>()?))
+            })
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        near(name, &y, want, 2e-6);
+        near(&format!("gradient of {name}"), &g, slopes, 2e-6);
+    }
+    // exp(x) over the largest is an infinity, not the largest.
+    assert_eq!(
+        run(&ctx, |p| floats(p, [3], &[1000.0, -1000.0, 89.0]).exp()).2,
+        [f64::INFINITY, 0.0, f64::INFINITY]
+    );
+}
+
+fn long_sums(on: &Subject) {
+    let ctx = on.context();
+    let count = if on.is_vulkan() || on.is_oracle() { 1 << 20 } else { 100_000_000 };
+    let ones: Vec<f64> = run(&ctx, |p| p.ones([count]).sum(..)).2;
+    assert_eq!(ones, [count as f64]);
+    let tenths = run(&ctx, |p| p.full([1_392_640], 0.1).sum(..)).2;
+    near("tenths", &tenths, &[139_264.002], 2e-7);
+    assert_eq!(run(&ctx, |p| p.ones([1 << 20]).mean(..)).2, [1.0]);
+    // The sum of the largest is an infinity, as documented; never NaN.
+    let huge = run(&ctx, |p| p.full([3], 3e38).mean(..)).2[0];
+    assert!(huge == f64::INFINITY || (huge / 3e38 - 1.0).abs() < 1e-6, "{huge}");
+}
+
+fn softmax_of_far_logits(on: &Subject) {
+    let cases: [(&str, Make, &[f64]); 7] = [
+        ("softmax", |p| floats(p, [2, 2], &[1e4, 0.0, 1e4, 1e4]).softmax(-1), &[1.0, 0.0, 0.5, 0.5]),
+        (
+            "softmax 1000",
+            |p| floats(p, [3], &[1000., 1001., 1002.]).softmax(0),
+            &[0.090_030_57, 0.244_728_47, 0.665_240_96],
+        ),
+        (
+            "log_softmax",
+            |p| floats(p, [3], &[1.0, 2.0, 3.0]).log_softmax(0),
+            &[-2.407_606, -1.407_606, -0.407_606],
+        ),
+        ("log_softmax far", |p| floats(p, [2], &[1e30, -1e30]).log_softmax(0), &[0.0, -2e30]),
+        ("logsumexp of -inf", |p| p.full([5000], f64::NEG_INFINITY).logsumexp(0), &[f64::NEG_INFINITY]),
+        (
+            "logaddexp",
+            |p| floats(p, [4], &[-INF, INF, 1e4, -INF]).logaddexp(floats(p, [4], &[-INF, 0.0, 1e4, 2.0])),
+            &[f64::NEG_INFINITY, f64::INFINITY, 1e4, 2.0],
+        ),
+        ("softmax of -inf", |p| p.full([2], f64::NEG_INFINITY).softmax(0), &[f64::NAN, f64::NAN]),
+    ];
+    let ctx = on.context();
+    for (name, f, want) in cases {
+        near(name, &run(&ctx, f).2, want, 1e-4);
+    }
+    let long = run(&ctx, |p| p.full([1, 200_000], 3.0).softmax(-1)).2;
+    assert!(long.iter().all(|x| (x - 5e-6).abs() < 1e-10));
+}
+
+fn spread_of_a_large_mean(on: &Subject) {
+    let ctx = on.context();
+    let x: Vec<f32> = (0..1000).map(|i| 1e4 + (i % 5) as f32).collect();
+    near("var", &run(&ctx, |p| floats(p, [1000], &x).var(0, 0)).2, &[2.0], 1e-4);
+    let equal = run(&ctx, |p| p.full([257], 1234.5).var(0, 1)).2[0];
+    assert!((0.0..1e-6).contains(&equal), "{equal}");
+    let g = ctx
+        .pass(|p| {
+            let x = p.ones([4]);
+            let (std, norm) = (x.std(0, 1), (x - 1.0).norm(2.0, 0));
+            assert_eq!(std.to_vec::<f64>()?, [0.0]);
+            grad(std + norm, &[x])?[0].to_vec::<f64>()
+        })
+        .unwrap();
+    assert_eq!(g, [0.0; 4]);
+}
+
+fn signs_of_zero(on: &Subject) {
+    let ctx = on.context();
+    let cases: [(&str, Make, &[f64]); 5] = [
+        (
+            "copysign",
+            |p| {
+                floats(p, [4], &[3.0, -3.0, 0.0, INF])
+                    .copysign(floats(p, [4], &[-0.0, 0.0, -1.0, -NAN]))
+                    .recip()
+            },
+            &[-1.0 / 3.0, 1.0 / 3.0, f64::NEG_INFINITY, 0.0],
+        ),
+        ("neg", |p| (-floats(p, [2], &[0.0, -0.0])).recip(), &[f64::NEG_INFINITY, f64::INFINITY]),
+        ("abs", |p| floats(p, [2], &[0.0, -0.0]).abs().recip(), &[f64::INFINITY, f64::INFINITY]),
+        ("recip", |p| floats(p, [2], &[0.0, -0.0]).recip(), &[f64::INFINITY, f64::NEG_INFINITY]),
+        (
+            "atan2",
+            |p| floats(p, [4], &[0.0, -0.0, 0.0, -0.0]).atan2(floats(p, [4], &[-1.0, -1.0, -0.0, 1.0])),
+            &[std::f64::consts::PI, -std::f64::consts::PI, std::f64::consts::PI, 0.0],
+        ),
+    ];
+    for (name, f, want) in cases {
+        near(name, &run(&ctx, f).2, want, 1e-6);
+    }
+}
+
+/// A choice's branch that is not taken gives no NaN, however infinite its slope.
+fn choices_let_nothing_through(on: &Subject) {
+    let cases: [Known; 8] = [
+        ("sqrt", &[-1.0, -4.0, 0.0], |x| x.gt(0.0).select(x.sqrt(), x), &[-1.0, -4.0, 0.0], &[1.0; 3]),
+        ("exp", &[1000.0], |x| x.le(0.0).select(x.exp(), x + 1.0), &[1001.0], &[1.0]),
+        (
+            "log2",
+            &[0.0, 2.0, 3.0],
+            |x| x.gt(2.0).select(x.log2(), x * 2.0),
+            &[0.0, 4.0, 1.584_962_5],
+            &[2.0, 2.0, 0.480_898_35],
+        ),
+        ("quotient", &[0.0, 2.0], |x| x.eq(0.0).select(0.0, 1.0 / x), &[0.0, 0.5], &[0.0, -0.25]),
+        ("product", &[1000.0], |x| x.gt(0.0).select(x, x * x.exp()), &[1000.0], &[1.0]),
+        ("power", &[0.0], |x| x.gt(0.0).select(x.pow(0.3), 0.0), &[0.0], &[0.0]),
+        ("asin", &[2.0], |x| x.abs().le(1.0).select(x.asin(), x), &[2.0], &[1.0]),
+        (
+            "nan",
+            &[NAN, 2.0],
+            |x| x.is_nan().select(0.0, x.log()),
+            &[0.0, std::f64::consts::LN_2],
+            &[0.0, 0.5],
+        ),
+    ];
+    let ctx = on.context();
+    for (name, x, f, want, slopes) in cases {
+        let (y, g) = ctx
+            .pass(|p| {
+                let x = floats(p, [x.len()], x);
+                let y = f(x);
+                Ok((y.to_vec::<f64>()?, grad(y.sum(..), &[x])?[0].to_vec::<f64>()?))
+            })
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        near(name, &y, want, 2e-6);
+        near(&format!("gradient of {name}"), &g, slopes, 2e-6);
+    }
+}
