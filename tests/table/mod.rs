@@ -92,6 +92,20 @@ impl Way {
         all.insert(0, Way::PLAIN);
         all
     }
+
+    /// The ways for a case with its floats in 16 bits: all, or one for each dtype.
+    fn of_halves(case: &Case, slow: bool) -> Vec<(Way, DType)> {
+        let ways = Way::of(case, slow);
+        if full() {
+            return ways.into_iter().flat_map(|w| [(w, DType::F16), (w, DType::BF16)]).collect();
+        }
+        let (first, last) = (ways[1], ways[ways.len() - 1]);
+        match slow {
+            true if case.name.len() % 2 == 0 => vec![(first, DType::F16)],
+            true => vec![(first, DType::BF16)],
+            false => vec![(first, DType::F16), (last, DType::BF16)],
+        }
+    }
 }
 
 /// What a case gives: its value, and the gradient of `sum(value * weights)` by each float operand.
@@ -169,6 +183,39 @@ fn agrees(on: &Subject, case: &Case) {
     }
 }
 
+/// The case with its floats in 16 bits, against the oracle on the same rounded numbers. Both round after each
+/// operation, so they differ where they fall to different sides of a tie, by units of the last place.
+fn agrees_in_halves(on: &Subject, case: &Case) {
+    if case.large && on.is_slow() {
+        return;
+    }
+    let fused = on.context();
+    let unfused = on.context_with(ContextOptions::default().fuse(false));
+    let oracle = oracle_with(ContextOptions::default().fuse(false));
+    for (way, dtype) in Way::of_halves(case, on.is_slow()) {
+        let told = |e| panic!("{} {way:?} {dtype}: {e}", case.name);
+        let plain = Way { inner: way.inner, fuse: false, layout: way.layout.plain() };
+        let want = outcome(&oracle, case, plain, dtype).unwrap_or_else(told);
+        let ctx = if way.fuse { &fused } else { &unfused };
+        let got = outcome(ctx, case, way, dtype).unwrap_or_else(told);
+        assert_eq!((got.dtype, &got.dims), (want.dtype, &want.dims), "{} {way:?} {dtype}", case.name);
+        let tolerance = case.tolerance + 4.0 * dtype.epsilon();
+        if let Some(d) = difference(&got.value, &want.value, tolerance) {
+            panic!("{} {way:?} {dtype}: {d}\n got {:?}\nwant {:?}", case.name, got.value, want.value);
+        }
+        for (i, (g, w)) in got.grads.iter().zip(&want.grads).enumerate() {
+            // Gradients pass through more roundings, and are compared on the scale of the largest.
+            let scale = w.iter().filter(|w| w.is_finite()).fold(1.0f64, |m, w| m.max(w.abs()));
+            if let Some(d) = difference(g, w, 4.0 * tolerance * scale) {
+                panic!(
+                    "{} {way:?} {dtype}: gradient of float operand {i}: {d}\n got {g:?}\nwant {w:?}",
+                    case.name
+                );
+            }
+        }
+    }
+}
+
 /// The trials: each case on each device, each gradient by differences.
 pub(crate) fn trials(subjects: &'static [Subject]) -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -177,6 +224,10 @@ pub(crate) fn trials(subjects: &'static [Subject]) -> Vec<Trial> {
         for subject in subjects {
             let name = format!("table::{}::{}", case.name.replace(' ', "_"), subject.tag());
             trials.push(crate::trial(name, move || agrees(subject, case)));
+            if case.operands.iter().any(Operand::is_float) {
+                let name = format!("table::{}::halves::{}", case.name.replace(' ', "_"), subject.tag());
+                trials.push(crate::trial(name, move || agrees_in_halves(subject, case)));
+            }
         }
         if case.grad != Grad::None {
             let name = format!("table::{}::gradient", case.name.replace(' ', "_"));
