@@ -120,7 +120,6 @@ fn gathers() -> Vec<Case> {
         case("index_select middle", [float([2, 4, 3], -2.0, 2.0), ints_of([4], &[1, 0, 3, 2])], |_, x| {
             x[0].index_select(1, x[1])
         }),
-        case("embedding", [float([7, 3], -2.0, 2.0), ints([2, 4], 0, 7)], |_, x| x[0].embedding(x[1])),
         case("one_hot", [ints([3, 2], 0, 5)], |_, x| x[0].one_hot(5)).no_grad(),
         case("index_select many", [float([3, 2], -2.0, 2.0), ints([70_000], 0, 3)], |_, x| {
             x[0].index_select(0, x[1])
