@@ -24,13 +24,14 @@ pub use wgrad_nn as nn;
 /// What most programs use.
 pub mod prelude {
     pub use crate::{
-        Context, CrossEntropy, DType, Deferred, Device, Grads, HostTensor, Kept, Param, Reduction, Scalar,
-        Tensor,
+        Context, Conv, CrossEntropy, DType, Deferred, Device, Grads, HostTensor, Kept, Param, Reduction,
+        Scalar, Tensor,
     };
     pub use wgrad_nn::{
-        Activation, Adam, AdamConfig, AdamW, AdamWConfig, BatchNorm, Constant, Cosine, Dropout, Embedding,
-        Flatten, GroupNorm, Gru, Init, LayerNorm, Linear, Loader, Lstm, Mlp, Mnist, Mode, Module,
-        MultiHeadAttention, Optimizer, ParamSet, RmsNorm, Rng, Rope, Schedule, Sequential, Sgd, SgdConfig,
+        Activation, Adam, AdamConfig, AdamW, AdamWConfig, BatchNorm, Constant, Conv1d, Conv2d, Conv3d,
+        Cosine, Dropout, Embedding, Flatten, GroupNorm, Gru, Init, LayerNorm, Linear, Loader, Lstm, Mlp,
+        Mnist, Mode, Module, MultiHeadAttention, Optimizer, ParamSet, RmsNorm, Rng, Rope, Schedule,
+        Sequential, Sgd, SgdConfig,
     };
 }
 

@@ -4,11 +4,11 @@
 
 use wgrad::nn::Optimizer;
 use wgrad::nn::{
-    Activation, BatchNorm, ChannelDropout, Embedding, Flatten, GroupNorm, Gru, GruCell, Init, LayerNorm,
-    Linear, Lstm, LstmCell, Mode, Module, MultiHeadAttention, ParamSet, Recurrent, RmsNorm, Rng, Rope,
-    Sequential, Sgd, SgdConfig,
+    Activation, BatchNorm, ChannelDropout, Conv1d, Conv2d, Conv3d, ConvTranspose1d, Embedding, Flatten,
+    GroupNorm, Gru, GruCell, Init, LayerNorm, Linear, Lstm, LstmCell, Mode, Module, MultiHeadAttention,
+    ParamSet, Recurrent, RmsNorm, Rng, Rope, Sequential, Sgd, SgdConfig,
 };
-use wgrad::{Context, ErrorKind, HostTensor, Pairing, Param, Pass, Scalar, Tensor};
+use wgrad::{Context, Conv, ConvTranspose, ErrorKind, HostTensor, Pairing, Param, Pass, Scalar, Tensor};
 
 use crate::Subject;
 use crate::devices::cpu;
@@ -17,7 +17,7 @@ use crate::ops::near;
 
 crate::suite![
     plain: names_are_those_of_the_field, layers_refuse_what_does_not_fit;
-    device: channels_drop_whole, layers_start_as_the_bare_operation, running_statistics_follow_and_are_saved,
+    device: channels_drop_whole, convolutions_match_the_operation, layers_start_as_the_bare_operation, running_statistics_follow_and_are_saved,
         a_failed_pass_moves_no_statistics, padding_stays_zero, heads_match_a_plain_loop,
         cross_attention_takes_other_lengths, rope_depends_on_distance_alone, a_gru_by_hand,
         recurrent_layers_match_their_cells, equal_rows_give_equal_rows, both_directions
@@ -365,6 +365,42 @@ fn both_directions(on: &Subject) {
         Ok(())
     })
     .unwrap();
+}
+
+fn convolutions_match_the_operation(on: &Subject) {
+    let ctx = on.context();
+    let options = Conv { stride: [2, 1], padding: [1, 0].into(), groups: 2, ..Default::default() };
+    let conv = Conv2d::new(&ctx, "c", [4, 6], [3, 2], options, Rng::seed(1)).unwrap();
+    assert_eq!(conv.weight.shape().dims(), [6, 2, 3, 2]);
+    let turned = ConvTranspose { stride: [2], groups: 2, ..Default::default() };
+    let back = ConvTranspose1d::new(&ctx, "t", [4, 6], [3], turned, Rng::seed(1)).unwrap();
+    assert_eq!(back.weight.shape().dims(), [4, 3, 3]);
+    let line = Conv1d::new(&ctx, "l", [2, 3], [3], Conv::default(), Rng::seed(1)).unwrap();
+    let block = Conv3d::new(&ctx, "b", [1, 2], [2, 2, 2], Conv::default(), Rng::seed(1)).unwrap();
+    ctx.pass(|p| {
+        let x = input(p, &[2, 4, 7, 5], 0.3);
+        let y = conv.forward(x);
+        let bias = conv.bias.as_ref().map(Param::t);
+        near("conv", &y.to_vec()?, &x.conv2d(conv.weight.t(), bias, options).to_vec()?, 0.0);
+        let grads = y.square().sum(..).backward()?;
+        assert!(conv.params().iter().all(|w| grads.get(w).is_some()));
+        assert_eq!(back.forward(input(p, &[2, 4, 5], 0.1)).shape().dims(), [2, 6, 11]);
+        assert_eq!(line.forward(input(p, &[2, 2, 5], 0.1)).shape().dims(), [2, 3, 3]);
+        assert_eq!(block.forward(input(p, &[2, 1, 3, 4, 5], 0.1)).shape().dims(), [2, 2, 2, 3, 4]);
+        Ok(())
+    })
+    .unwrap();
+    // Connections count the kernel and the groups: 2 inputs of 3 x 2 places.
+    let bound = (6.0f64 / 12.0).sqrt();
+    let weight = conv.weight.read().unwrap().to_vec::<f64>();
+    let largest = weight.iter().fold(0.0f64, |max, w| max.max(w.abs()));
+    assert!(largest <= bound && largest > 0.9 * bound, "{largest} of {bound}");
+    assert!(conv.bias.unwrap().read().unwrap().to_vec::<f64>().iter().all(|b| *b == 0.0));
+    let three = Conv { groups: 3, ..Default::default() };
+    assert_eq!(
+        Conv1d::new(&ctx, "l", [2, 3], [3], three, Rng::seed(1)).unwrap_err().kind(),
+        ErrorKind::Argument
+    );
 }
 
 fn names_are_those_of_the_field() {
