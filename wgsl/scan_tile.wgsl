@@ -1,7 +1,8 @@
 // Scan by tiles: a workgroup runs along one line, tile after tile.
 //
 // Math:     y[o, t, i] = join(y[o, t - 1, i], x[o, t, i]) for t ascending (or descending).
-// Shapes:   row-major (outer, n, inner); `lines` is outer * inner.
+// Shapes:   row-major (outer, n, inner); `lines` is outer * inner; t from `begin` to `stop`, after a launch
+//           that ended at `begin`.
 // Dispatch: 1-D, folded; one workgroup a line. A tile is WG * EACH elements, EACH neighbours a lane.
 // Numerics: inside a tile the lanes meet as a tree; tiles follow each other, so rounding errors grow with
 //           n / (WG * EACH). Ends with the same bits on every run.
@@ -11,7 +12,7 @@
 //           are replaced by the printer.
 
 //[ declare
-struct Params { w0: u32, w1: u32, w2: u32 }
+struct Params { w0: u32, w1: u32, w2: u32, w3: u32, w4: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> b0: array<f32>;
 @group(0) @binding(1) var<storage, read_write> b1: array<f32>;
@@ -38,15 +39,27 @@ fn main(
     let lines = params.w0;
     let n = params.w1;
     let inner = params.w2;
+    let begin = params.w3;
+    let stop = params.w4;
     //]
     // Workgroups beyond the last line go along with it, and write nothing.
     let line = min(slot, lines - 1u);
     let first = (line / inner) * n * inner + line % inner;
     let live = slot < lines;
     var before = none();
-    for (var base = 0u; base < n; base += WG * EACH) {
-        let start = min(base + lane * EACH, n);
-        let end = min(start + EACH, n);
+    if (begin > 0u) {
+        let t = begin - 1u;
+        //[ place
+        let p = t;
+        //]
+        let at = first + p * inner;
+        //[ resume
+        before = State(b1[at]);
+        //]
+    }
+    for (var base = begin; base < stop; base += WG * EACH) {
+        let start = min(base + lane * EACH, stop);
+        let end = min(start + EACH, stop);
         var own = none();
         for (var t = start; t < end; t += 1u) {
             //[ place

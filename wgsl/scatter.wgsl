@@ -2,7 +2,8 @@
 //
 // Math:     out[c, :] = none; for i ascending: out[c, at[c, i]] = combine(out[c, at[c, i]], src[c, i]); sum,
 //           product, maximum or minimum over their neutral element.
-// Shapes:   columns (any space) times the positions along the scattered axis of `length` elements.
+// Shapes:   a launch fills positions `fill_first` to `fill_stop`, then combines values `first` to `stop`;
+//           columns (any space) times the positions along the scattered axis of `length` elements.
 // Dispatch: 1-D, folded; one invocation a column, neighbours in neighbouring columns.
 // Numerics: combined in ascending order without atomics: the same bits on every run. Extremes keep NaN.
 //           Out of range writes nothing and raises the error flag.
@@ -10,7 +11,7 @@
 // Source:   own. Regions between `//[ name` and `//]` are replaced by the printer.
 
 //[ declare
-struct Params { w0: u32, w1: u32, w2: u32, w3: u32 }
+struct Params { w0: u32, w1: u32, w2: u32, w3: u32, w4: u32, w5: u32, w6: u32, w7: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> b0: array<i32>;
 @group(0) @binding(1) var<storage, read> b1: array<f32>;
@@ -31,18 +32,22 @@ fn main(
     let length = params.w1;
     let size = params.w2;
     let stride = count;
-    let check = params.w3;
+    let fill_first = params.w3;
+    let fill_stop = params.w4;
+    let first = params.w5;
+    let stop = params.w6;
+    let check = params.w7;
     //]
     if (o < count) {
         //[ outer
         let column = o;
         //]
-        for (var j = 0u; j < size; j += 1u) {
+        for (var j = fill_first; j < fill_stop; j += 1u) {
             //[ fill
             b2[column + j * stride] = 0.0;
             //]
         }
-        for (var r = 0u; r < length; r += 1u) {
+        for (var r = first; r < stop; r += 1u) {
             //[ point
             let place = bitcast<u32>(b0[o + r * count]);
             let value = b1[o + r * count];

@@ -8,6 +8,12 @@ pub(crate) fn software(caps: &Caps) -> bool {
     !matches!(caps.kind, DeviceKind::DiscreteGpu | DeviceKind::IntegratedGpu | DeviceKind::OtherGpu)
 }
 
+/// Most rounds of its loops, inner ones and those that end a loop included, that an invocation may take.
+pub(crate) fn rounds(caps: &Caps) -> usize {
+    // llvmpipe leaves all loops of an invocation after 65535 rounds, without a word.
+    if software(caps) { 60_000 } else { usize::MAX }
+}
+
 /// Invocations in a workgroup of kernels without workgroup memory.
 pub(crate) fn pointwise_workgroup(caps: &Caps) -> u32 {
     // 256 hides latency on GPUs; on CPUs a workgroup is the unit of threading, and small ones spread.
@@ -70,10 +76,12 @@ pub(crate) fn lanes(
         // A barrier is a switch of coroutines for every invocation: never worth it. Few results are
         // cut into lanes that each hand on a state of their own, 32 workgroups at most.
         let wg = 64.min(caps.max_invocations);
-        if results >= 256 || length < 1024 {
+        // A step is two rounds at most.
+        let most = rounds(caps) / 2;
+        if (results >= 256 || length < 1024) && length <= most {
             return serial(wg);
         }
-        let wanted = (2048 / results.max(1)).clamp(1, length / 64) as u32;
+        let wanted = (2048 / results.max(1)).max(length.div_ceil(most)).clamp(1, length / 64) as u32;
         return Lanes { x: 1, y: wg, inner: true, splits: wanted.div_ceil(wg), tree: false };
     }
     // An H200 holds 1056 workgroups of 256 at once.
@@ -150,6 +158,15 @@ pub(crate) fn scan_lanes(
     (n.div_ceil(each as usize).next_power_of_two() as u32).clamp(32.min(most), most)
 }
 
+/// Elements of a line that one launch of a scan runs along, `lanes` as [`scan_lanes`] gives them.
+pub(crate) fn scan_span(lanes: u32, each: u32, caps: &Caps) -> usize {
+    let tile = (lanes * each).max(1) as usize;
+    // The round that ends a loop counts: a line takes up to five an element, a tile two for each element of
+    // a lane and 12 around them.
+    let steps = rounds(caps) / if lanes == 0 { 5 } else { 2 * each as usize + 12 };
+    steps.saturating_mul(tile)
+}
+
 /// Elements of a line that are put in order by counting; longer lines are merged of such runs.
 pub(crate) fn sort_run(n: usize, caps: &Caps) -> usize {
     // Counting takes a comparison for each pair of a run, merging a launch for each doubling.
@@ -196,7 +213,7 @@ pub(crate) fn product(batch: usize, m: usize, n: usize, k: usize, caps: &Caps) -
         return Product::Dot;
     }
     if software(caps) || caps.max_invocations < 256 || caps.shared_bytes < 20_000 {
-        return if n < 4 {
+        return if n < 4 || k > rounds(caps) / 2 {
             Product::Dot
         } else {
             // A load costs lavapipe as much as ten products: large tiles reuse them (512 cubed: 60 ms of CPU

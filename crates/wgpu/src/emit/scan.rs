@@ -5,7 +5,7 @@ use wgrad_graph::{DType, Lines, Result, Scan, bail};
 use super::kernel::{Cx, Kernel, Touch, wgsl_type};
 use super::{fold, points};
 use crate::choose;
-use crate::launch::Lowered;
+use crate::launch::{Launch, Lowered};
 
 /// Neighbours that a lane of a tile takes.
 const EACH: u32 = 8;
@@ -17,52 +17,93 @@ pub(super) fn lower(cx: Cx<'_>, kind: Scan, axis: u8, reverse: bool) -> Result<L
     if points(name, shape.dims())? == 0 {
         return Ok(Lowered::default());
     }
-    let mut k = Kernel::new(cx);
-    let dtype = k.operand(0).dtype;
+    let dtype = Kernel::new(cx).operand(0).dtype;
     if !matches!(dtype, DType::F32 | DType::I32 | DType::U32 | DType::I64) {
         bail!(DType, name, "has no kernel for {dtype}");
     }
-    k.reads(0, Touch::Each);
-    if kind == Scan::Recur {
-        k.reads(1, Touch::Each);
+    let lanes = choose::scan_lanes(lines.count(), lines.inner, lines.n, 2 * dtype.bytes(), EACH, cx.caps);
+    let along = Along { cx, kind, reverse, lines, dtype, lanes };
+    let span = choose::scan_span(lanes, EACH, cx.caps);
+    let mut launches = Vec::new();
+    for begin in (0..lines.n).step_by(span) {
+        launches.push(along.launch(begin, lines.n.min(begin.saturating_add(span)))?);
     }
-    k.writes(0, Touch::Each);
+    Ok(Lowered { launches, scratch_bytes: 0 })
+}
 
-    let words = [("lines", lines.count()), ("n", lines.n), ("inner", lines.inner)];
-    let mut sizes = String::new();
-    for (name, value) in words {
-        let word = k.word(name, value as i64);
-        sizes.push_str(&format!("let {name} = {word};\n"));
-    }
-    let place = if reverse { "let p = n - 1u - t;" } else { "let p = t;" };
-    let x = k.load(0, "at");
-    let load = match kind {
-        Scan::Recur => format!("let x = State({x}, {});", k.load(1, "at")),
-        Scan::ArgMax | Scan::ArgMin => format!("let x = State({x}, p);"),
-        _ => format!("let x = State({x});"),
-    };
-    let y = match kind {
-        Scan::Recur => "y.h",
-        Scan::ArgMax | Scan::ArgMin => "bitcast<i32>(y.i)",
-        _ => "y.v",
-    };
-    let store = k.store(0, "at", y);
-    let regions = [("sizes", sizes.as_str()), ("place", place), ("load", &load), ("store", &store)];
-    let flops = shape.elems() as u64 * 2;
-    let state_bytes = 2 * dtype.bytes();
-    let lanes = choose::scan_lanes(lines.count(), lines.inner, lines.n, state_bytes, EACH, cx.caps);
-    let state = state(kind, wgsl_type(dtype));
-    let launch = if lanes == 0 {
+struct Along<'a> {
+    cx: Cx<'a>,
+    kind: Scan,
+    reverse: bool,
+    lines: Lines,
+    dtype: DType,
+    /// Lanes of a workgroup that runs along a line; 0: one invocation does.
+    lanes: u32,
+}
+
+impl Along<'_> {
+    /// The launch that runs from `begin` to `stop`, from the state that the result before it tells.
+    fn launch(&self, begin: usize, stop: usize) -> Result<Launch> {
+        let Along { cx, kind, reverse, lines, dtype, lanes } = *self;
+        let mut k = Kernel::new(cx);
+        k.reads(0, Touch::Each);
+        if kind == Scan::Recur {
+            k.reads(1, Touch::Each);
+        }
+        k.writes(0, Touch::Each);
+        let words = [
+            ("lines", lines.count()),
+            ("n", lines.n),
+            ("inner", lines.inner),
+            ("begin", begin),
+            ("stop", stop),
+        ];
+        let mut sizes = String::new();
+        for (name, value) in words {
+            let word = k.word(name, value as i64);
+            sizes.push_str(&format!("let {name} = {word};\n"));
+        }
+        let place = if reverse { "let p = n - 1u - t;" } else { "let p = t;" };
+        let (x, y) = (k.load(0, "at"), k.stored(0, "at"));
+        let load = match kind {
+            Scan::Recur => format!("let x = State({x}, {});", k.load(1, "at")),
+            Scan::ArgMax | Scan::ArgMin => format!("let x = State({x}, p);"),
+            _ => format!("let x = State({x});"),
+        };
+        let resume = match kind {
+            Scan::Recur => format!("before = State(none().a, {y});"),
+            Scan::ArgMax | Scan::ArgMin => {
+                let there = k.load(0, "first + i * inner");
+                format!("let i = bitcast<u32>({y});\nbefore = State({there}, i);")
+            }
+            _ => format!("before = State({y});"),
+        };
+        let field = match kind {
+            Scan::Recur => "y.h",
+            Scan::ArgMax | Scan::ArgMin => "bitcast<i32>(y.i)",
+            _ => "y.v",
+        };
+        let store = k.store(0, "at", field);
+        let regions = [
+            ("sizes", sizes.as_str()),
+            ("place", place),
+            ("resume", &resume),
+            ("load", &load),
+            ("store", &store),
+        ];
+        let flops = (lines.count() * (stop - begin)) as u64 * 2;
+        let state = state(kind, wgsl_type(dtype));
+        if lanes > 0 {
+            let extra = format!("const WG = {lanes}u;\nconst EACH = {EACH}u;\n{state}");
+            let grid = fold(lines.count() as u64, cx.caps)?;
+            return k.finish(wgrad_wgsl::SCAN_TILE, &extra, &regions, grid, flops);
+        }
         let wg = choose::pointwise_workgroup(cx.caps);
         let block = if matches!(kind, Scan::Sum | Scan::LogAddExp) { 64 } else { 1 };
         let extra = format!("const WG = {wg}u;\nconst BLOCK = {block}u;\n{state}");
         let grid = fold((lines.count() as u64).div_ceil(u64::from(wg)), cx.caps)?;
-        k.finish(wgrad_wgsl::SCAN_LINE, &extra, &regions, grid, flops)?
-    } else {
-        let extra = format!("const WG = {lanes}u;\nconst EACH = {EACH}u;\n{state}");
-        k.finish(wgrad_wgsl::SCAN_TILE, &extra, &regions, fold(lines.count() as u64, cx.caps)?, flops)?
-    };
-    Ok(Lowered { launches: vec![launch], scratch_bytes: 0 })
+        k.finish(wgrad_wgsl::SCAN_LINE, &extra, &regions, grid, flops)
+    }
 }
 
 /// The state of a scan: its fields, the state of nothing, and how two neighbours become one.

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use wgrad_graph::{DType, Kind, Reduce, Result, bail};
+use wgrad_graph::{DType, Kind, Result, bail};
 
 use super::body::{Printer, Space};
 use super::kernel::{Cx, Kernel, Touch, wgsl_type};
 use super::reduce::{combined, neutral};
 use super::{fold, points};
 use crate::choose;
-use crate::launch::Lowered;
+use crate::launch::{Launch, Lowered};
 
 pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     let group = &*cx.step.group;
@@ -21,20 +21,47 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     if columns == 0 || *size == 0 {
         return Ok(Lowered::default());
     }
-    let outer = group.outer().len();
-    let rank = group.dims.len();
-    let length = points(name, &group.dims[outer..])?;
+    let length = points(name, &group.dims[group.outer().len()..])?;
     if length > 0 {
         points(name, &group.dims)?;
     }
+    // Everything is filled before anything is combined.
+    let most = choose::rounds(cx.caps) / 2;
+    let whole = [[0, *size], [0, length]];
+    let pieces = if size.saturating_add(length) <= most {
+        vec![whole]
+    } else {
+        let cuts = |n: usize| (0..n).step_by(most).map(move |i| [i, n.min(i + most)]);
+        cuts(*size).map(|fill| [fill, [0, 0]]).chain(cuts(length).map(|c| [[0, 0], c])).collect()
+    };
+    let launches = pieces.into_iter().map(|p| launch(cx, p)).collect::<Result<_>>()?;
+    Ok(Lowered { launches, scratch_bytes: 0 })
+}
+
+/// The launch that fills positions `fill` of every column, then combines values `values`.
+fn launch(cx: Cx<'_>, [fill, values]: [[usize; 2]; 2]) -> Result<Launch> {
+    let group = &*cx.step.group;
+    let Kind::Scatter { at, src, stride, size, kind } = &group.kind else {
+        bail!(Argument, "scatter", "was given another kind of group");
+    };
+    let (name, outer, rank) = (kind.scatter_name(), group.outer().len(), group.dims.len());
+    let (columns, length) = (points(name, group.outer())?, points(name, &group.dims[outer..])?);
     let mut k = Kernel::new(cx);
     k.reads(at.0, Touch::Each);
     k.reads(src.0, Touch::Each);
     k.writes(0, Touch::Each);
     k.flagged();
 
-    let words =
-        [("count", columns as i64), ("length", length as i64), ("size", *size as i64), ("stride", *stride)];
+    let words = [
+        ("count", columns as i64),
+        ("length", length as i64),
+        ("size", *size as i64),
+        ("stride", *stride),
+        ("fill_first", fill[0] as i64),
+        ("fill_stop", fill[1] as i64),
+        ("first", values[0] as i64),
+        ("stop", values[1] as i64),
+    ];
     let mut count = String::new();
     for (key, value) in words {
         let word = k.word(key, value);
@@ -78,7 +105,7 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
 
     let dtype = cx.graph.out(group.stores[0].val).dtype;
     let ty = wgsl_type(dtype);
-    let fill = k.store(0, "column + j * stride", neutral(*kind, ty));
+    let none = k.store(0, "column + j * stride", neutral(*kind, ty));
     let to = "column + place * stride";
     let old = k.stored(0, to);
     let new = combined(*kind, ty, &old, "value");
@@ -87,13 +114,12 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     let regions = [
         ("count", count.as_str()),
         ("outer", &once),
-        ("fill", &fill),
+        ("fill", &none),
         ("point", &point),
         ("combine", &combine),
         ("raise", &raise),
     ];
     let grid = fold((columns as u64).div_ceil(u64::from(wg)), cx.caps)?;
-    let flops = (columns * length) as u64;
-    let launch = k.finish(wgrad_wgsl::SCATTER, &format!("const WG = {wg}u;\n"), &regions, grid, flops)?;
-    Ok(Lowered { launches: vec![launch], scratch_bytes: 0 })
+    let flops = (columns * (values[1] - values[0])) as u64;
+    k.finish(wgrad_wgsl::SCATTER, &format!("const WG = {wg}u;\n"), &regions, grid, flops)
 }
