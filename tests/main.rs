@@ -25,6 +25,7 @@ mod neural;
 mod nn;
 mod numerics;
 mod ops;
+mod ops_table;
 mod programs;
 mod random;
 mod regressions;
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
         ("neural", neural::tests()),
         ("nn", nn::tests()),
         ("ops", ops::tests()),
+        ("ops_table", ops_table::tests()),
         ("dtypes", dtypes::tests()),
         ("lines", lines::tests()),
         ("elementwise", elementwise::tests()),

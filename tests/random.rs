@@ -12,13 +12,17 @@ crate::suite![
 ];
 
 fn random_numbers_are_the_bits_of_the_oracle(subject: &Subject) {
-    let draws: [(&str, Make); 6] = [
+    let draws: [(&str, Make); 10] = [
         ("bits", |p| p.rand_bits("bits", [17, 31])),
         ("rand", |p| p.rand("u", [17, 31])),
         ("randn", |p| p.randn("n", [17, 31])),
         ("gumbel", |p| p.gumbel("g", [17, 31])),
         ("bernoulli", |p| p.bernoulli("b", [17, 31], 0.3)),
         ("randint", |p| p.randint("i", [17, 31], -5..6)),
+        ("uniform", |p| p.uniform("v", [17, 31], -0.7..2.3)),
+        ("normal", |p| p.normal("m", [17, 31], 3.1, 0.7)),
+        ("exponential", |p| p.exponential("e", [17, 31], 1.0)),
+        ("bernoulli of tensor", |p| p.rand("r", [17, 31]).bernoulli("t")),
     ];
     let reference = oracle();
     reference.set_seed(7);
@@ -45,6 +49,14 @@ fn random_numbers_have_their_distribution(subject: &Subject) {
     assert!(uniform.iter().all(|u| (0.0..1.0).contains(u) && (u * 16_777_216.0).fract() == 0.0));
     let (rate, _) = moments(&run(&ctx, |p| p.bernoulli("b", [300, 301], 0.3)).2);
     assert!((rate - 0.3).abs() < 8e-3, "bernoulli on {rate}");
+    let uniform = run(&ctx, |p| p.uniform("v", [300, 301], -3.0..5.0)).2;
+    assert!(uniform.iter().all(|x| (-3.0..5.0).contains(x)) && (moments(&uniform).0 - 1.0).abs() < 0.04);
+    let (mean, std) = moments(&run(&ctx, |p| p.normal("m", [300, 301], 3.0, 0.5)).2);
+    assert!((mean - 3.0).abs() < 8e-3 && (std - 0.5).abs() < 6e-3, "normal on {mean} {std}");
+    let exponential = run(&ctx, |p| p.exponential("e", [300, 301], 2.0)).2;
+    let (mean, std) = moments(&exponential);
+    assert!((mean - 0.5).abs() < 8e-3 && (std - 0.5).abs() < 0.012, "exponential on {mean} {std}");
+    assert!(exponential.iter().all(|x| *x > 0.0));
     let whole = run(&ctx, |p| p.randint("i", [3000], -5..6)).2;
     assert!((-5..6).all(|i| whole.contains(&f64::from(i))) && whole.iter().all(|x| (-5.0..6.0).contains(x)));
     let dropped = run(&ctx, |p| p.ones([100, 101]).dropout("d", 0.25)).2;

@@ -154,6 +154,30 @@ pub enum Activation {
     Gelu,
     /// `x` times its sigmoid.
     Silu,
+    /// The approximation of [`Activation::Gelu`] by `tanh`.
+    GeluTanh,
+    /// `log(1 + exp(x))`.
+    Softplus,
+    /// The logarithm of the sigmoid.
+    Logsigmoid,
+    /// `x` times the `tanh` of its softplus.
+    Mish,
+    /// `x` where positive, else `0.01 x`.
+    LeakyRelu,
+    /// `x` where positive, else `exp(x) - 1`.
+    Elu,
+    /// A scaled [`Activation::Elu`] that normalises itself.
+    Selu,
+    /// `min(max(x, 0), 6)`.
+    Relu6,
+    /// `relu6(x + 3) / 6`.
+    Hardsigmoid,
+    /// `x` times its hard sigmoid.
+    Hardswish,
+    /// `x / (1 + |x|)`.
+    Softsign,
+    /// `x - tanh(x)`.
+    Tanhshrink,
 }
 
 impl Module for Activation {
@@ -165,6 +189,18 @@ impl Module for Activation {
             Activation::Tanh => x.tanh(),
             Activation::Gelu => x.gelu(),
             Activation::Silu => x.silu(),
+            Activation::GeluTanh => x.gelu_tanh(),
+            Activation::Softplus => x.softplus(),
+            Activation::Logsigmoid => x.logsigmoid(),
+            Activation::Mish => x.mish(),
+            Activation::LeakyRelu => x.leaky_relu(0.01),
+            Activation::Elu => x.elu(1.0),
+            Activation::Selu => x.selu(),
+            Activation::Relu6 => x.relu6(),
+            Activation::Hardsigmoid => x.hardsigmoid(),
+            Activation::Hardswish => x.hardswish(),
+            Activation::Softsign => x.softsign(),
+            Activation::Tanhshrink => x.tanhshrink(),
         }
     }
 
