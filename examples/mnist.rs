@@ -7,9 +7,41 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use wgrad::nn::Digits;
+use wgrad::nn::{Conv2d, Digits};
 use wgrad::prelude::*;
-use wgrad::{Result, bail};
+use wgrad::{Conv, Result, bail};
+
+/// Two convolutions and a linear layer.
+struct Cnn {
+    convs: [Conv2d; 2],
+    last: Linear,
+}
+
+impl Cnn {
+    fn new(ctx: &Context, rng: Rng) -> Result<Cnn> {
+        let conv = |name, channels| Conv2d::new(ctx, name, channels, [5; 2], Conv::default(), rng);
+        let convs = [conv("conv1", [1, 32])?, conv("conv2", [32, 64])?];
+        Ok(Cnn { convs, last: Linear::new(ctx, "fc", 64 * 4 * 4, 10, rng)? })
+    }
+}
+
+impl Module for Cnn {
+    fn forward(&self, x: Tensor) -> Tensor {
+        let mut x = x.reshape([-1, 1, 28, 28]);
+        for conv in &self.convs {
+            let y = conv.forward(x);
+            let [n, c, h, w] = [0, 1, 2, 3].map(|axis| y.shape()[axis]);
+            x = y.reshape([n, c, h / 2, 2, w / 2, 2]).max([3, 5]).relu();
+        }
+        self.last.forward(x.flatten(1))
+    }
+
+    fn params(&self) -> ParamSet {
+        self.convs.iter().flat_map(Module::params).chain(self.last.params()).collect()
+    }
+
+    fn set_mode(&mut self, _: Mode) {}
+}
 
 /// Hidden units of the MLP.
 const HIDDEN: usize = 512;
@@ -19,7 +51,7 @@ const TEST_BATCH: usize = 1000;
 /// Learns to read handwritten digits (MNIST) and tests itself after each epoch.
 ///
 /// The defaults (784-512-10 MLP with rectifiers, He-uniform weights, AdamW, cosine schedule with
-/// warm-up) reach a test accuracy of about 0.982 in 3 epochs and 0.97 in 1.
+/// warm-up) reach a test accuracy of about 0.982 in 3 epochs and 0.97 in 1; `--model cnn` reaches more.
 #[derive(Parser)]
 struct Options {
     /// auto, cpu, oracle, or an adapter's index, PCI id, kind or part of its name; auto is what
@@ -60,7 +92,7 @@ struct Options {
 enum Model {
     /// Two linear layers, 784-512-10
     Mlp,
-    /// Needs convolution, which does not exist yet
+    /// Two convolutions of 5 by 5 to 32 and 64 channels, each with a maximum over 2 by 2, and a linear layer
     Cnn,
 }
 
@@ -88,9 +120,6 @@ fn run(options: &Options) -> Result<()> {
         Device::list().iter().for_each(|device| println!("{device}"));
         return Ok(());
     }
-    if matches!(options.model, Model::Cnn) {
-        bail!(Argument, "mnist", "--model cnn needs convolution, which does not exist yet; use --model mlp");
-    }
     // Found out now, not after the training.
     let folder = options.save.parent().filter(|folder| !folder.as_os_str().is_empty());
     if folder.is_some_and(|folder| !folder.is_dir()) {
@@ -104,14 +133,18 @@ fn run(options: &Options) -> Result<()> {
     let test = Loader::new(test, TEST_BATCH);
 
     let ctx = Context::new(&device)?;
-    let model = Mlp::new(&ctx, &[28 * 28, HIDDEN, 10], Rng::seed(options.seed))?;
+    let rng = Rng::seed(options.seed);
+    let model: Box<dyn Module> = match options.model {
+        Model::Mlp => Box::new(Mlp::new(&ctx, &[28 * 28, HIDDEN, 10], rng)?),
+        Model::Cnn => Box::new(Cnn::new(&ctx, rng)?),
+    };
     let mut opt = AdamW::new(model.params(), AdamWConfig::default())?;
     let steps = u64::from(options.epochs) * loader.batches() as u64;
     let warmup = (steps / 10).min(100);
     let schedule = Cosine::new(options.lr, steps - warmup).warmup(warmup);
     println!("{} weights on {device}", model.params().elems());
 
-    let mut hits = count_hits(&ctx, &model, &test)?;
+    let mut hits = count_hits(&ctx, &*model, &test)?;
     for epoch in 0..options.epochs {
         let mut progress = Progress::new(epoch, options.epochs, loader.items());
         for images in loader.epoch(epoch) {
@@ -126,7 +159,7 @@ fn run(options: &Options) -> Result<()> {
             progress.step(batch, loss)?;
         }
         let trained = progress.finish()?;
-        hits = count_hits(&ctx, &model, &test)?;
+        hits = count_hits(&ctx, &*model, &test)?;
         println!("epoch {}/{}  {trained}  test {}", epoch + 1, options.epochs, accuracy(hits, test.items()));
     }
 
@@ -141,7 +174,7 @@ fn accuracy(hits: i32, of: usize) -> String {
 }
 
 /// How many test images the model reads right. They are counted on the device and read once.
-fn count_hits(ctx: &Context, model: &Mlp, test: &Loader<Digits>) -> Result<i32> {
+fn count_hits(ctx: &Context, model: &dyn Module, test: &Loader<Digits>) -> Result<i32> {
     let hits = Kept::new(ctx, HostTensor::new([], &[0i32])?)?;
     for images in test.epoch(0) {
         let images = images?;
