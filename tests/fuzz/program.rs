@@ -6,6 +6,7 @@
 //! of its fraction, and only a value that f32 holds exactly meets comparisons, roundings and casts to
 //! integers.
 
+mod halves;
 mod lines;
 mod operations;
 
@@ -138,6 +139,10 @@ impl Program<'_> {
                 let x: Vec<u32> = (0..n).map(|_| self.dice.bits() as u32).collect();
                 (HostTensor::new(shape, &x), 5e9, 0)
             }
+            DType::I64 => {
+                let x: Vec<i64> = (0..n).map(|_| self.dice.bits() as i64 >> self.dice.below(64)).collect();
+                (HostTensor::new(shape, &x), 1e19, 0)
+            }
             DType::U8 => {
                 let x: Vec<u8> = (0..n).map(|_| self.dice.bits() as u8).collect();
                 (HostTensor::new(shape, &x), 255.0, 0)
@@ -161,7 +166,7 @@ impl Program<'_> {
     /// Indices below `size`.
     fn indices(&mut self, shape: Shape, size: usize) -> Result<Tensor> {
         let x: Vec<i32> = (0..shape.elems()).map(|_| self.dice.below(size) as i32).collect();
-        let dtype = self.dice.pick(&[DType::I32, DType::I32, DType::U32, DType::U8]);
+        let dtype = self.dice.pick(&[DType::I32, DType::I32, DType::U32, DType::I64, DType::U8]);
         let dtype = if size > 255 { DType::I32 } else { dtype };
         let idx = self.pass.input(HostTensor::new(shape, &x)?.cast(dtype))?;
         // Sometimes computed, so that indices are fused too.

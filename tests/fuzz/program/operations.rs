@@ -54,6 +54,9 @@ impl Program<'_> {
         if self.dice.one_in(3) {
             return self.chosen(x);
         }
+        if self.dice.one_in(4) {
+            return self.halves(x);
+        }
         let w = self.partner(x)?;
         let t = x.t;
         let both = x.exact() && w.exact();
@@ -79,7 +82,7 @@ impl Program<'_> {
     pub(super) fn integers(&mut self) -> Result<()> {
         let mut x = self.any();
         if x.t.dtype().is_float() {
-            let dtype = self.dice.pick(&[DType::I32, DType::U32, DType::U8, DType::Bool]);
+            let dtype = self.dice.pick(&[DType::I32, DType::U32, DType::I64, DType::U8, DType::Bool]);
             let shape = self.shape();
             x = self.input(dtype, shape, true)?;
         }
@@ -87,6 +90,7 @@ impl Program<'_> {
         let (t, dtype) = (x.t, x.t.dtype());
         let truth = dtype == DType::Bool;
         let word = matches!(dtype, DType::U32 | DType::I32);
+        let shifts = word || dtype == DType::I64;
         let (name, y) = match self.dice.below(20) {
             0 if !truth => ("int add", t.try_add(w.t)?),
             1 if !truth => ("int sub", t.try_sub(w.t)?),
@@ -96,15 +100,16 @@ impl Program<'_> {
             5 => ("and", t.try_and(w.t)?),
             6 => ("or", t.try_or(w.t)?),
             7 => ("xor", t.try_xor(w.t)?),
-            8 if word => ("shl", t.try_shl(w.t)?),
-            9 if word => ("shr", t.try_shr(w.t)?),
+            8 if shifts => ("shl", t.try_shl(w.t)?),
+            9 if shifts => ("shr", t.try_shr(w.t)?),
             10 => ("not", t.try_not()?),
             11 => ("eq", t.try_eq(w.t)?),
             12 if !truth => ("int max", t.try_maximum(w.t)?),
             13 if !truth => ("int le", t.try_le(w.t)?),
             14 if word => ("lzcnt", t.try_leading_zeros()?),
             15 => {
-                ("int cast", t.try_cast(self.dice.pick(&[DType::I32, DType::U32, DType::U8, DType::Bool]))?)
+                let to = self.dice.pick(&[DType::I32, DType::U32, DType::I64, DType::U8, DType::Bool]);
+                ("int cast", t.try_cast(to)?)
             }
             16 => ("int select", t.try_ne(w.t)?.try_select(t, w.t)?),
             17 if dtype == DType::U32 => ("mul_high", t.try_mul_high(w.t)?),
@@ -114,7 +119,7 @@ impl Program<'_> {
             }
             _ => {
                 self.log.push("to float".into());
-                let small = t.try_rem(if dtype == DType::I32 { 5 } else { 4 })?;
+                let small = t.try_rem(if matches!(dtype, DType::I32 | DType::I64) { 5 } else { 4 })?;
                 return self.push(small.try_cast(DType::F32)?, 5.0, 0);
             }
         };
@@ -296,7 +301,7 @@ impl Program<'_> {
         let a = self.dice.below(from.rank());
         let axis = a as i32;
         let (size, count) = (from[a], 1 + self.dice.below(6));
-        let scatters = matches!(t.dtype(), DType::F32 | DType::I32 | DType::U32);
+        let scatters = matches!(t.dtype(), DType::F32 | DType::I32 | DType::U32 | DType::I64);
         let kind = self.dice.below(4);
         if size == 0 || from[0] == 0 {
             return Ok(());
