@@ -1,6 +1,6 @@
 //! Elementwise functions.
 
-use wgrad::{DType, Tensor};
+use wgrad::{DType, NanToNum, Tensor};
 
 use super::{Golden, golden, one, two};
 
@@ -10,14 +10,17 @@ fn unary(name: &str, f: fn(Tensor) -> Tensor) -> [Golden; 2] {
 }
 
 fn unaries() -> Vec<Golden> {
-    let rows: [(&str, fn(Tensor) -> Tensor); 24] = [
+    let rows: [(&str, fn(Tensor) -> Tensor); 50] = [
         ("neg", Tensor::neg),
         ("abs", Tensor::abs),
         ("sign", Tensor::sign),
         ("recip", Tensor::recip),
         ("exp", Tensor::exp),
+        ("exp2", Tensor::exp2),
         ("expm1", Tensor::expm1),
         ("log", Tensor::log),
+        ("log2", Tensor::log2),
+        ("log10", Tensor::log10),
         ("log1p", Tensor::log1p),
         ("sqrt", Tensor::sqrt),
         ("rsqrt", Tensor::rsqrt),
@@ -26,15 +29,38 @@ fn unaries() -> Vec<Golden> {
         ("ceil", Tensor::ceil),
         ("round", Tensor::round),
         ("trunc", Tensor::trunc),
+        ("frac", Tensor::frac),
         ("sin", Tensor::sin),
         ("cos", Tensor::cos),
+        ("tan", Tensor::tan),
+        ("asin", Tensor::asin),
+        ("acos", Tensor::acos),
+        ("atan", Tensor::atan),
+        ("sinh", Tensor::sinh),
+        ("cosh", Tensor::cosh),
         ("tanh", Tensor::tanh),
+        ("asinh", Tensor::asinh),
+        ("acosh", Tensor::acosh),
+        ("atanh", Tensor::atanh),
         ("erf", Tensor::erf),
+        ("erfc", Tensor::erfc),
         ("sigmoid", Tensor::sigmoid),
+        ("softplus", Tensor::softplus),
         ("relu", Tensor::relu),
+        ("relu6", Tensor::relu6),
+        ("selu", Tensor::selu),
         ("gelu", Tensor::gelu),
         ("gelu_tanh", Tensor::gelu_tanh),
         ("silu", Tensor::silu),
+        ("mish", Tensor::mish),
+        ("hardsigmoid", Tensor::hardsigmoid),
+        ("hardswish", Tensor::hardswish),
+        ("softsign", Tensor::softsign),
+        ("log_sigmoid", Tensor::logsigmoid),
+        ("leaky_relu", |x| x.leaky_relu(0.1)),
+        ("elu", |x| x.elu(0.7)),
+        ("celu", |x| x.celu(0.7)),
+        ("hardtanh", |x| x.hardtanh(-1.5, 0.5)),
     ];
     let mut all: Vec<Golden> = rows.iter().flat_map(|(name, f)| unary(name, *f)).collect();
     all.extend([
@@ -48,6 +74,16 @@ fn unaries() -> Vec<Golden> {
         one("silu twice", Tensor::silu),
         one("softplus twice", Tensor::softplus),
         one("sin twice", Tensor::sin),
+        one("atan twice", Tensor::atan),
+        one("relu6 limits", Tensor::relu6),
+        one("hardtanh limits", |x| x.hardtanh(-1.5, 0.5)),
+        one("hardsigmoid limits", Tensor::hardsigmoid),
+        one("hardswish limits", Tensor::hardswish),
+        one("asin limits", Tensor::asin),
+        one("acosh limits", Tensor::acosh),
+        one("atanh limits", Tensor::atanh),
+        one("is_inf", Tensor::is_inf),
+        one("is_finite", Tensor::is_finite),
         one("round halves", Tensor::round),
         one("log1p limits", Tensor::log1p),
         one("is_nan", Tensor::is_nan),
@@ -61,7 +97,7 @@ fn unaries() -> Vec<Golden> {
 }
 
 fn binaries() -> Vec<Golden> {
-    let rows: [(&str, fn(Tensor, Tensor) -> Tensor); 7] = [
+    let rows: [(&str, fn(Tensor, Tensor) -> Tensor); 14] = [
         ("add", Tensor::add),
         ("sub", Tensor::sub),
         ("mul", Tensor::mul),
@@ -69,6 +105,13 @@ fn binaries() -> Vec<Golden> {
         ("pow", Tensor::pow),
         ("maximum", Tensor::maximum),
         ("minimum", Tensor::minimum),
+        ("floor_div", Tensor::floor_div),
+        ("remainder", Tensor::remainder),
+        ("fmod", Tensor::fmod),
+        ("atan2", Tensor::atan2),
+        ("hypot", Tensor::hypot),
+        ("copysign", Tensor::copysign),
+        ("xlogy", Tensor::xlogy),
     ];
     let mut all = Vec::new();
     for (name, f) in rows {
@@ -79,6 +122,26 @@ fn binaries() -> Vec<Golden> {
         two("div twice", Tensor::div),
         two("pow twice", Tensor::pow),
         two("mul twice", Tensor::mul),
+        two("atan2 twice", Tensor::atan2),
+        two("hypot twice", Tensor::hypot),
+        two("xlogy twice", Tensor::xlogy),
+        golden("pow scalar first", |_, x| {
+            let base = x[0].full_like(2.5);
+            base.pow(x[0])
+        }),
+        two("remainder signs", Tensor::remainder),
+        two("fmod signs", Tensor::fmod),
+        two("floor_div signs", Tensor::floor_div),
+        two("remainder by 0", Tensor::remainder),
+        two("fmod by 0", Tensor::fmod),
+        two("remainder int", Tensor::remainder),
+        two("fmod int", Tensor::fmod),
+        two("floor_div int", Tensor::floor_div),
+        two("atan2 grid", Tensor::atan2),
+        two("hypot grid", Tensor::hypot),
+        two("xlogy grid", Tensor::xlogy),
+        two("xlogy at 0", Tensor::xlogy),
+        two("copysign grid", Tensor::copysign),
         golden("add scalar", |_, x| x[0] + 2.5),
         golden("sub scalar first", |_, x| 2.5 - x[0]),
         golden("div scalar first", |_, x| 2.5 / x[0]),
@@ -117,6 +180,10 @@ fn binaries() -> Vec<Golden> {
         two("or int", Tensor::or),
         two("xor bool", Tensor::xor),
         two("xor int", Tensor::xor),
+        two("logical_and floats", Tensor::logical_and),
+        two("logical_or floats", Tensor::logical_or),
+        two("logical_xor floats", Tensor::logical_xor),
+        one("logical_not floats", Tensor::logical_not),
         two("shl", Tensor::shl),
         two("shr", Tensor::shr),
     ]);
@@ -136,6 +203,20 @@ fn choices() -> Vec<Golden> {
         golden("clamp nan", |_, x| x[0].clamp(-2.5, 1.5)),
         golden("clamp tensors", |_, x| x[0].clamp(x[1], x[2])),
         golden("clamp crossed", |_, x| x[0].clamp(1.5, -0.5)),
+        golden("clamp_min", |_, x| x[0].clamp_min(0.5)),
+        golden("clamp_max", |_, x| x[0].clamp_max(0.5)),
+        golden("lerp", |_, x| x[0].lerp(x[1], x[2])),
+        golden("lerp number", |_, x| x[0].lerp(x[1], 0.3)),
+        golden("addcmul", |_, x| x[0] + x[1] * x[2] * 0.5),
+        golden("addcdiv", |_, x| x[0] + x[1] / x[2] * 0.5),
+        golden("nan_to_num", |_, x| x[0].nan_to_num(NanToNum::default())),
+        golden("nan_to_num given", |_, x| {
+            x[0].nan_to_num(NanToNum { nan: 0.5, posinf: Some(9.0), neginf: Some(-9.0) })
+        }),
+        golden("threshold", |_, x| x[0].threshold(0.5, -2.0)),
+        golden("hardshrink", |_, x| x[0].hardshrink(0.5)),
+        golden("softshrink", |_, x| x[0].softshrink(0.5)),
+        golden("glu", |_, x| x[0].glu(-1)),
     ]
 }
 

@@ -143,6 +143,7 @@ fn likelihoods() -> Vec<Golden> {
         golden("bce_with_logits weight", |_, x| {
             x[0].bce_with_logits_with(x[1], BceWithLogits { weight: Some(x[2]), ..Default::default() })
         }),
+        two("bce_with_logits large", Tensor::bce_with_logits),
         two("bce_with_logits twice", Tensor::bce_with_logits),
         two("kl_div batchmean", |x, t| {
             x.kl_div_with(t, KlDiv { reduction: Reduction::BatchMean, ..Default::default() })

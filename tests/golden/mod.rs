@@ -4,6 +4,7 @@
 //! For each case of the file a closure does the same with our methods. Where we differ on purpose the
 //! case is not in the file, and `docs/numerics.md` says why.
 
+mod conv;
 mod dtypes;
 mod elementwise;
 mod linalg;
@@ -69,6 +70,7 @@ fn cases() -> Vec<Golden> {
     all.extend(movement::cases());
     all.extend(linalg::cases());
     all.extend(neural::cases());
+    all.extend(conv::cases());
     all.extend(norms::cases());
     all.extend(losses::cases());
     all.extend(spatial::cases());
@@ -88,6 +90,8 @@ fn file() -> &'static BTreeMap<String, HostTensor> {
             let dtype = match view.dtype() {
                 Dtype::F64 => DType::F64,
                 Dtype::F32 => DType::F32,
+                Dtype::F16 => DType::F16,
+                Dtype::BF16 => DType::BF16,
                 Dtype::I32 => DType::I32,
                 Dtype::U8 => DType::U8,
                 Dtype::BOOL => DType::Bool,
@@ -112,7 +116,9 @@ fn difference(got: &[f64], want: &[f64], tolerance: f64) -> Option<String> {
         return Some(format!("{} elements, not {}", got.len(), want.len()));
     }
     got.iter().zip(want).enumerate().find_map(|(i, (a, b))| {
-        let same = a.is_nan() && b.is_nan() || a == b || (a - b).abs() <= tolerance * b.abs().max(1.0);
+        let same = a.is_nan() && b.is_nan()
+            || a == b
+            || b.is_finite() && (a - b).abs() <= tolerance * b.abs().max(1.0);
         (!same).then(|| format!("element {i} is {a}, not {b}"))
     })
 }

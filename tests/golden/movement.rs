@@ -1,6 +1,6 @@
 //! Shapes, parts, indices, creation.
 
-use wgrad::{PadMode, Tensor};
+use wgrad::{Indexing, PadMode, Tensor};
 
 use super::{Golden, golden, one};
 
@@ -50,6 +50,11 @@ fn creation() -> Vec<Golden> {
         one("tril offset", |x| x.tril(-1)),
         one("triu", |x| x.triu(0)),
         one("triu offset", |x| x.triu(2)),
+        golden("meshgrid", |_, x| Tensor::meshgrid(x, Indexing::Ij)),
+        golden("meshgrid xy", |_, x| Tensor::meshgrid(x, Indexing::Xy)),
+        golden("linspace", |p, x| x[0] * p.linspace(-1.0, 2.0, 7)),
+        golden("arange", |p, x| x[0] * p.arange_step(1.0, 8.0, 1.5)),
+        golden("eye", |p, x| x[0] + p.eye_of(3, 5)),
     ]
 }
 

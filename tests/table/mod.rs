@@ -152,7 +152,9 @@ fn difference(got: &[f64], want: &[f64], tolerance: f64) -> Option<String> {
         return Some(format!("{} elements, not {}", got.len(), want.len()));
     }
     got.iter().zip(want).enumerate().find_map(|(i, (a, b))| {
-        let same = a.is_nan() && b.is_nan() || a == b || (a - b).abs() <= tolerance * b.abs().max(1.0);
+        let same = a.is_nan() && b.is_nan()
+            || a == b
+            || b.is_finite() && (a - b).abs() <= tolerance * b.abs().max(1.0);
         (!same).then(|| format!("element {i} of {} is {a}, not {b}", got.len()))
     })
 }
