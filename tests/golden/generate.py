@@ -5,6 +5,7 @@ written here. PyTorch is needed to write the file, not to run the tests:
 
     python tests/golden/generate.py            # every case must have a closure on the Rust side
     python tests/golden/generate.py --partial  # leaves out cases without one, and lists them
+    python tests/golden/generate.py --names=F  # takes the Rust side's names from F, not from cargo
 
 A case is a name, a function of torch tensors, and its operands (cases/*.py). For each case the file
 holds, with N counting from 0:
@@ -89,13 +90,17 @@ def run(case, data):
             data[f"{case.name}/h{i}"] = stored(h)
 
 
+def names_of_closures():
+    """What the test binary lists."""
+    list_golden = "cargo test -q -p wgrad-tests --test all -- --list golden::"
+    return subprocess.run(list_golden.split(), cwd=HERE, check=True, capture_output=True, text=True).stdout
+
+
 def main():
     partial = "--partial" in sys.argv[1:]
     torch.set_num_threads(1)
-    listed = subprocess.run(
-        ["cargo", "test", "-q", "-p", "wgrad-tests", "--test", "all", "--", "--list", "golden::"],
-        cwd=HERE, check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+    given = [arg.removeprefix("--names=") for arg in sys.argv[1:] if arg.startswith("--names=")]
+    listed = Path(given[0]).read_text() if given else names_of_closures()
     closures = {line.removeprefix("golden::").removesuffix(": test") for line in listed.splitlines()}
     data, missing, written = {}, [], 0
     for case in registry.CASES.values():
