@@ -30,6 +30,7 @@ mod programs;
 mod random;
 mod regressions;
 mod shapes;
+mod solve;
 mod table;
 
 use std::process::ExitCode;
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         ("elementwise", elementwise::tests()),
         ("edges", edges::tests()),
         ("linalg", linalg::tests()),
+        ("solve", solve::tests()),
         ("random", random::tests()),
         ("grads", grads::tests()),
         ("handles", handles::tests()),

@@ -40,8 +40,15 @@ pub const ARGSORT_RANK: &str = include_str!("argsort_rank.wgsl");
 /// Two ordered runs as one.
 pub const ARGSORT_MERGE: &str = include_str!("argsort_merge.wgsl");
 
+/// Cholesky factors, one workgroup a matrix.
+pub const MATRIX_CHOLESKY: &str = include_str!("matrix_cholesky.wgsl");
+/// Triangular systems, one workgroup a matrix and block of columns.
+pub const MATRIX_TRIANGULAR: &str = include_str!("matrix_triangular.wgsl");
+/// Elimination with row exchanges, one workgroup a matrix.
+pub const MATRIX_LU: &str = include_str!("matrix_lu.wgsl");
+
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 18] = [
+pub const ALL: [(&str, &str); 21] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
     ("inverse", INVERSE),
@@ -60,6 +67,9 @@ pub const ALL: [(&str, &str); 18] = [
     ("scan_tile", SCAN_TILE),
     ("argsort_rank", ARGSORT_RANK),
     ("argsort_merge", ARGSORT_MERGE),
+    ("matrix_cholesky", MATRIX_CHOLESKY),
+    ("matrix_triangular", MATRIX_TRIANGULAR),
+    ("matrix_lu", MATRIX_LU),
 ];
 
 /// The files of functions, of which one may call another's.

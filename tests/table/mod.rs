@@ -22,6 +22,7 @@ mod norms;
 mod reductions;
 mod rows;
 mod scan;
+mod solve;
 mod sort;
 
 use libtest_mimic::Trial;
@@ -49,6 +50,7 @@ fn cases() -> Vec<Case> {
     all.extend(reductions::cases());
     all.extend(scan::cases());
     all.extend(sort::cases());
+    all.extend(solve::cases());
     all
 }
 

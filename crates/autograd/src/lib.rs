@@ -16,6 +16,7 @@ mod flush;
 mod gradcheck;
 mod grads;
 mod line_rules;
+mod matrix_rules;
 mod ops;
 mod owned;
 mod pass;

@@ -106,6 +106,7 @@ pub(crate) fn gradient(site: &Site<'_>) -> Result<SmallVec<[Option<Tensor>; 4]>>
                 let along = Along { axis: usize::from(axis), reverse };
                 return crate::line_rules::gradient(kind, along, site, g);
             }
+            Op::Matrix(kind) => return crate::matrix_rules::gradient(kind, site, g),
             Op::Custom(_) => bail!(Gradient, "custom", "custom has no gradient"),
         };
     }

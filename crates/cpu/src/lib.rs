@@ -11,6 +11,7 @@ mod kernels;
 mod machine;
 mod math;
 mod matmul;
+mod matrix;
 mod memory;
 mod oracle;
 mod philox;

@@ -2,6 +2,7 @@
 //! All other executors are checked against it.
 
 mod eval;
+mod matrix;
 mod value;
 mod whole;
 

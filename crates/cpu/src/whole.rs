@@ -3,7 +3,7 @@
 use wgrad_graph::{Lines, Op, Out};
 
 use crate::machine::Flag;
-use crate::{argsort, scan};
+use crate::{argsort, matrix, scan};
 
 /// An operand: what it is, and its elements.
 #[derive(Copy, Clone, Debug)]
@@ -19,7 +19,7 @@ impl<'a> Whole<'a> {
 }
 
 /// Runs `op`, whose results `outs` lie in `to`. An index out of range raises `_flag`.
-pub(crate) fn run(op: Op, ins: &[Whole<'_>], _outs: &[Out], mut to: Vec<&mut [u8]>, _flag: &Flag) {
+pub(crate) fn run(op: Op, ins: &[Whole<'_>], outs: &[Out], mut to: Vec<&mut [u8]>, _flag: &Flag) {
     match op {
         Op::Scan { kind, axis, reverse } => {
             let lines = Lines::new(ins[0].out.shape, axis);
@@ -29,6 +29,7 @@ pub(crate) fn run(op: Op, ins: &[Whole<'_>], _outs: &[Out], mut to: Vec<&mut [u8
             let lines = Lines::new(ins[0].out.shape, axis);
             argsort::run(lines, descending, &ins[0], to.remove(0));
         }
+        Op::Matrix(kind) => matrix::run(kind, ins, outs[0], to.remove(0)),
         other => unreachable!("{} has no kernel of its own", other.name()),
     }
 }

@@ -1,6 +1,6 @@
 //! Shapes and dtypes of results: the single door through which an operation enters a graph.
 
-use crate::{Binary, DType, MAX_RANK, Op, Out, Result, Scan, Shape, Unary, bail};
+use crate::{Binary, DType, MAX_RANK, Matrix, Op, Out, Result, Scan, Shape, Unary, bail};
 
 /// Shape and dtype of `op` on `ins`. `to` and `dtype` are what the operation itself does not tell
 /// (the shape of reshape, expand, slice, pad, iota, random, scatter-add; the dtype of cast, iota,
@@ -24,7 +24,8 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
         | Op::SliceAssign(_)
         | Op::Gather { .. }
         | Op::Scatter { .. }
-        | Op::Scan { kind: Scan::Recur, .. } => 2,
+        | Op::Scan { kind: Scan::Recur, .. }
+        | Op::Matrix(Matrix::Solve | Matrix::Triangular { .. }) => 2,
         Op::Concat { .. } => ins.len().max(1),
         _ => 1,
     };
@@ -298,6 +299,7 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
             }
             Out { shape: ins[0].shape, dtype: kind.dtype(dtype) }
         }
+        Op::Matrix(kind) => matrix(kind, ins)?,
     })
 }
 
@@ -306,6 +308,30 @@ fn fits(name: &str, dims: &[usize]) -> Result<Shape> {
         Some(shape) => Ok(shape),
         None => bail!(Shape, name, "shape {dims:?}: rank over {MAX_RANK}, or too many elements"),
     }
+}
+
+fn matrix(kind: Matrix, ins: &[Out]) -> Result<Out> {
+    let (name, a, dtype) = (kind.name(), ins[0].shape, ins[0].dtype);
+    let Some((lead, n)) =
+        a.rank().checked_sub(2).map(|r| (&a.dims()[..r], a[r])).filter(|(r, n)| a[r.len() + 1] == *n)
+    else {
+        bail!(Shape, name, "needs square matrices over the last two axes, got {a}");
+    };
+    if !matches!(dtype, DType::F32 | DType::F64) || ins.iter().any(|x| x.dtype != dtype) {
+        bail!(DType, name, "needs f32 or f64, got {ins:?}; cast first");
+    }
+    Ok(match kind {
+        Matrix::Cholesky => ins[0],
+        Matrix::Slogdet => Out { shape: Shape::new(&[lead, &[2]].concat()), dtype },
+        Matrix::Det => Out { shape: Shape::new(lead), dtype },
+        Matrix::Triangular { .. } | Matrix::Solve => {
+            let b = ins[1].shape;
+            if b.rank() != a.rank() || b.dims()[..lead.len() + 1] != a.dims()[..lead.len() + 1] {
+                bail!(Shape, name, "{a} and {b} do not fit [.., {n}, {n}] and [.., {n}, K]");
+            }
+            ins[1]
+        }
+    })
 }
 
 fn part_fits(name: &str, whole: Shape, part: Shape, steps: &crate::Steps) -> Result<()> {

@@ -34,7 +34,7 @@ pub use half::{bf16, f16};
 pub use host::{Element, HostTensor};
 pub use index::{Dynamic, Index, View};
 pub use infer::infer;
-pub use op::{Binary, Op, Perm, Reduce, Scan, Steps, Unary};
+pub use op::{Binary, Matrix, Op, Perm, Reduce, Scan, Steps, Unary};
 pub use plan::{Home, Leaf, LeafKind, Loc, Options, Output, Plan, Slot, Step};
 pub use planner::{Root, plan};
 pub use program::{Segment, Source, segments};

@@ -148,8 +148,45 @@ pub enum Op {
         /// Whether the largest comes first; equal ones still by ascending index.
         descending: bool,
     },
+    /// A factorisation or a solution of small matrices: one an index of the leading axes.
+    Matrix(Matrix),
     /// A user's kernel.
     Custom(CustomId),
+}
+
+/// What is computed of square matrices `a` of `[.., n, n]`; floats.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Matrix {
+    /// `[.., n, n]`: the lower `L` with `L L^T = a`, from the lower half of `a`. NaN on and below the
+    /// diagonal where `a` is not positive definite.
+    Cholesky,
+    /// `[.., n, k]`: the `x` with `a x = b`, from one half of `a`. Operands: `a`, `b`.
+    Triangular {
+        /// Whether the upper half is taken (else the lower).
+        upper: bool,
+        /// Whether the diagonal counts as ones.
+        unit: bool,
+    },
+    /// `[.., n, k]`: the `x` with `a x = b`, by elimination with row exchanges; NaN where a pivot is 0.
+    /// Operands: `a`, `b`.
+    Solve,
+    /// `[.., 2]`: the determinant's sign, and the logarithm of its absolute value.
+    Slogdet,
+    /// `[..]`: the determinant.
+    Det,
+}
+
+impl Matrix {
+    /// The stem of the operation.
+    pub fn name(self) -> &'static str {
+        match self {
+            Matrix::Cholesky => "cholesky",
+            Matrix::Triangular { .. } => "solve_triangular",
+            Matrix::Solve => "solve",
+            Matrix::Slogdet => "slogdet",
+            Matrix::Det => "det",
+        }
+    }
 }
 
 /// How a scan combines elements.
@@ -304,6 +341,7 @@ impl Op {
             Op::Scatter { kind, .. } => kind.scatter_name(),
             Op::Scan { kind, .. } => kind.name(),
             Op::ArgSort { .. } => "argsort",
+            Op::Matrix(kind) => kind.name(),
             Op::Custom(_) => "custom",
         }
     }
@@ -311,7 +349,7 @@ impl Op {
     /// Whether the operation has a kernel of its own that reads whole operands and writes whole results,
     /// row-major: nothing fuses into it.
     pub fn is_whole(&self) -> bool {
-        matches!(self, Op::Scan { .. } | Op::ArgSort { .. })
+        matches!(self, Op::Scan { .. } | Op::ArgSort { .. } | Op::Matrix(_))
     }
 
     /// Whether the operation computes with elements rather than moving, choosing or converting them. Such an

@@ -259,3 +259,36 @@ fn tile_ns(batch: usize, m: usize, n: usize, k: usize, tile: &Tile) -> f64 {
     };
     waves * work + planes
 }
+
+/// Invocations that work on one matrix of `elems` elements.
+pub(crate) fn matrix_lanes(elems: usize, caps: &Caps) -> u32 {
+    // A CPU driver runs lanes one after another, as many at once as its subgroup; barriers are dear there. But
+    // llvmpipe leaves loops after 65535 turns, so that large matrices need all lanes that there are.
+    let wanted = match elems {
+        0..=1024 if software(caps) => caps.subgroup.clamp(1, 8),
+        0..=64 => 32,
+        65..=1024 => 64,
+        _ => 256,
+    };
+    wanted.min(caps.max_invocations)
+}
+
+/// Floats of workgroup memory that a kernel declares to hold `words`, beside `spare` bytes; `None` when
+/// they do not fit. Few sizes, so that few kernels are compiled; small ones, so that several workgroups
+/// share a multiprocessor.
+pub(crate) fn matrix_room(words: usize, spare: usize, caps: &Caps) -> Option<usize> {
+    [256, 1024, 4096, 8192].into_iter().find(|room| words <= *room && room * 4 + spare <= caps.shared_bytes)
+}
+
+/// Columns of a right side that one workgroup solves for, with a matrix of `n` rows.
+pub(crate) fn matrix_columns(n: usize, k: usize) -> usize {
+    // 32 columns fill a workgroup; more of them go to further workgroups. Tall ones take fewer, so that they
+    // stay in workgroup memory.
+    k.min(32).min((4096 / n.max(1)).max(1))
+}
+
+/// Whether a kernel that takes `turns` turns in all its loops runs to its end.
+pub(crate) fn runs_to_end(turns: usize, caps: &Caps) -> bool {
+    // llvmpipe counts the turns of all loops of an invocation together, and leaves them silently at 65535.
+    !software(caps) || turns < 65_000
+}

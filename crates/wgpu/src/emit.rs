@@ -10,6 +10,7 @@ mod body;
 mod index;
 mod kernel;
 mod matmul;
+mod matrix;
 mod pointwise;
 mod reduce;
 mod scan;

@@ -155,8 +155,9 @@ pub(crate) fn square(op: &str, x: Tensor) -> Result<usize> {
 }
 
 #[track_caller]
-fn matrix_power(x: Tensor, n: u32) -> Result<Tensor> {
+fn matrix_power(x: Tensor, n: i32) -> Result<Tensor> {
     square("matrix_power", x)?;
+    let (x, n) = (if n < 0 { x.try_inverse()? } else { x }, n.unsigned_abs());
     if n == 0 {
         return unit(x);
     }
@@ -268,6 +269,6 @@ methods! { impl Tensor, Self;
     cross try_cross(self, w: Tensor, axis: i32) -> Tensor { cross(self, w, axis) }
 
     /// Square matrices over the last two axes multiplied with themselves `n` times, by repeated squaring;
-    /// the unit matrix for 0. Negative powers: [`Tensor::inverse`] first.
-    matrix_power try_matrix_power(self, n: u32) -> Tensor { matrix_power(self, n) }
+    /// the unit matrix for 0. A negative `n` takes the inverse first.
+    matrix_power try_matrix_power(self, n: i32) -> Tensor { matrix_power(self, n) }
 }

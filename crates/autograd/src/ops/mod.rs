@@ -75,6 +75,7 @@ mod scan;
 mod scatter;
 mod slice;
 mod softmax;
+mod solve;
 mod sort;
 mod statistics;
 mod tile;
@@ -96,13 +97,16 @@ pub use norm::{BatchNorm, LocalResponseNorm};
 pub use operand::{Operand, Start};
 pub use pad::PadMode;
 pub use scatter::ScatterReduce;
+pub use solve::Triangular;
 pub use sort::Interpolation;
 pub use windows::Windows;
 
 pub(crate) use arith::binary;
 pub(crate) use index::iota;
+pub(crate) use linalg::unit;
 pub(crate) use movement::permute;
 pub(crate) use slice::{slice, steps_on};
+pub(crate) use solve::matrix;
 pub(crate) use unary::unary;
 pub(crate) use windows::{diag_embed, overlap_add};
 

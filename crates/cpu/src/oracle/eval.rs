@@ -149,6 +149,7 @@ pub(super) fn node(graph: &Graph, node: &Node, ins: &[Arc<Value>], error: &mut O
             scatter(kind, out, &ins[1], &place)
         }
         Op::ArgSort { axis, descending } => whole::argsort(out, &ins[0], usize::from(axis), descending),
+        Op::Matrix(kind) => super::matrix::matrix(kind, out, ins),
         Op::Scan { kind, axis, reverse } => whole::scan(kind, out, ins, usize::from(axis), reverse),
     }]
 }

@@ -103,6 +103,7 @@ pub(crate) fn whole(op: Op, ins: &[(&[f64], crate::Out)], outs: &[crate::Out]) -
                     y[n] = wrap(before + all, out.dtype);
                 }
             }
+            Op::Matrix(_) => y.fill(ins.iter().flat_map(|(x, _)| x.iter()).sum()),
             other => unreachable!("{other:?} is no whole operation"),
         }
         y
@@ -304,7 +305,7 @@ pub(crate) fn eval(graph: &Graph, leaves: &[Vec<f64>], scalars: &[f64]) -> Vec<V
                 }
                 y
             }
-            op @ (Op::Scan { .. } | Op::ArgSort { .. }) => {
+            op @ (Op::Scan { .. } | Op::ArgSort { .. } | Op::Matrix(_)) => {
                 let ins: Vec<(&[f64], crate::Out)> =
                     node.inputs.iter().enumerate().map(|(i, v)| (x(i).as_slice(), graph.out(*v))).collect();
                 all.push(whole(op, &ins, &node.outs));

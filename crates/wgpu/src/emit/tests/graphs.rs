@@ -417,3 +417,32 @@ fn products_with_windows() {
         assert!(tables, "no kernel has a table");
     }
 }
+
+#[test]
+fn small_matrices_of_every_kind() {
+    use wgrad_graph::Matrix::{Cholesky, Det, Slogdet, Solve, Triangular};
+    // In workgroup memory, in scratch memory, and without rows.
+    for (count, n, k) in [(3, 5, 2), (70_000, 2, 1), (2, 33, 70), (2, 120, 3), (1, 9000, 2), (4, 0, 0)] {
+        let mut s = Sketch::default();
+        let (a, b) = (s.x(&[count, n, n]), s.x(&[count, n, k]));
+        let mut kinds = vec![Solve];
+        for upper in [false, true] {
+            kinds.extend([false, true].map(|unit| Triangular { upper, unit }));
+        }
+        for kind in kinds {
+            let y = s.op(Op::Matrix(kind), &[a, b]);
+            s.roots.push(y);
+        }
+        for kind in [Cholesky, Slogdet, Det] {
+            let y = s.op(Op::Matrix(kind), &[a]);
+            s.roots.push(y);
+        }
+        // A software driver refuses so many turns of a loop.
+        let all = match n {
+            9000 => launches(&s.plan(&gpu(), true), &gpu()).into_iter().map(|l| l.source).collect(),
+            _ => texts(&s),
+        };
+        let scratch = all.iter().any(|t| t.contains("atomicLoad"));
+        assert_eq!(scratch, n >= 120, "{n}");
+    }
+}
