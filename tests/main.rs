@@ -31,6 +31,7 @@ mod random;
 mod regressions;
 mod shapes;
 mod solve;
+mod spatial;
 mod table;
 
 use std::process::ExitCode;
@@ -87,6 +88,9 @@ fn main() -> ExitCode {
         ("engine", engine::tests()),
         ("fuzz", fuzz::tests()),
         ("regressions", regressions::tests()),
+        ("regressions::convolution", regressions::convolution::tests()),
+        ("regressions::pooling", regressions::pooling::tests()),
+        ("spatial", spatial::tests()),
         ("shapes", shapes::tests()),
         ("numerics", numerics::tests()),
     ];

@@ -24,6 +24,7 @@ mod rows;
 mod scan;
 mod solve;
 mod sort;
+mod spatial;
 
 use libtest_mimic::Trial;
 use wgrad::{Context, ContextOptions, DType, Pass, Result, Tensor, grad};
@@ -51,6 +52,7 @@ fn cases() -> Vec<Case> {
     all.extend(scan::cases());
     all.extend(sort::cases());
     all.extend(solve::cases());
+    all.extend(spatial::cases());
     all
 }
 

@@ -6,6 +6,8 @@ use std::ops::Range;
 use smallvec::SmallVec;
 use wgrad_graph::{Dynamic, Index, View};
 
+use crate::digits::Digits;
+
 #[derive(Clone, Debug, PartialEq)]
 struct Axis {
     size: usize,
@@ -36,6 +38,9 @@ pub(crate) enum Class {
     /// Anything else.
     Walk,
 }
+
+/// Pieces shorter than this are not worth a call each.
+const SHORT: usize = 8;
 
 /// A compiled index.
 #[derive(Clone, Debug, PartialEq)]
@@ -220,6 +225,19 @@ impl Access {
         })
     }
 
+    /// The index by digits, where its pieces are so short that walking them costs more.
+    pub(crate) fn digits(&self) -> Option<Digits> {
+        let short = |level: &Level| level.axes.last().is_some_and(|axis| axis.size < SHORT);
+        if self.class != Class::Walk || self.is_dynamic() || !self.levels.iter().any(short) {
+            return None;
+        }
+        let level = |level: &'_ Level| -> (Vec<(usize, i64, Range<usize>)>, i64) {
+            let axes = level.axes.iter().map(|a| (a.size, a.stride, a.valid.clone())).collect();
+            (axes, level.offset)
+        };
+        Digits::new(self.levels.iter().map(level))
+    }
+
     /// Whether scalars move the index.
     pub(crate) fn is_dynamic(&self) -> bool {
         self.levels.iter().any(|level| !level.dynamic.is_empty())
@@ -349,6 +367,14 @@ mod tests {
                 i /= size;
             }
             wanted.push(index.element(&coords, &[2.0]));
+        }
+        if let Some(digits) = access.digits() {
+            for from in 0..n.min(9) {
+                let mut got = vec![0; n - from];
+                digits.fill(from, &mut got);
+                let got: Vec<_> = got.iter().map(|e| (*e >= 0).then_some(i64::from(*e))).collect();
+                assert_eq!(got, wanted[from..], "{index:?} {order:?} by digits");
+            }
         }
         for from in 0..n.min(9) {
             let mut got = Vec::new();

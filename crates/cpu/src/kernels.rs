@@ -411,6 +411,57 @@ pub(crate) fn copy_strided(size: usize, x: &[u8], first: i64, stride: i64, y: &m
     }
 }
 
+/// `y[i] = x[at[i] - base]`, elements of `size` bytes; 0 where `at[i]` is negative.
+pub(crate) fn pick(size: usize, x: &[u8], base: i64, at: &[i32], y: &mut [u8]) {
+    fn go<T: Pod>(x: &[u8], base: i64, at: &[i32], y: &mut [u8]) {
+        let (x, y): (&[T], &mut [T]) = (cast_slice(x), cast_slice_mut(y));
+        for (y, at) in y.iter_mut().zip(at) {
+            *y = if *at < 0 { T::zeroed() } else { x[(i64::from(*at) - base) as usize] };
+        }
+    }
+    match size {
+        1 => go::<u8>(x, base, at, y),
+        2 => go::<u16>(x, base, at, y),
+        4 => go::<u32>(x, base, at, y),
+        _ => go::<u64>(x, base, at, y),
+    }
+}
+
+/// `y[i] = first + i * stride` as elements of `dtype`.
+pub(crate) fn count_up(dtype: DType, first: i64, stride: i64, y: &mut [u8]) {
+    let size = dtype.bytes();
+    match dtype {
+        DType::I32 | DType::U32 => {
+            let y: &mut [i32] = cast_slice_mut(y);
+            let (first, stride) = (first as i32, stride as i32);
+            y.iter_mut()
+                .enumerate()
+                .for_each(|(i, y)| *y = first.wrapping_add(stride.wrapping_mul(i as i32)));
+        }
+        _ => {
+            for (i, y) in y.chunks_exact_mut(size).enumerate() {
+                y.copy_from_slice(&element((first + i as i64 * stride) as f64, dtype).0[..size]);
+            }
+        }
+    }
+}
+
+/// The numbers `at` as elements of `dtype`; 0 where they are negative.
+pub(crate) fn counted(dtype: DType, at: &[i32], y: &mut [u8]) {
+    let size = dtype.bytes();
+    match dtype {
+        DType::I32 | DType::U32 => {
+            let y: &mut [i32] = cast_slice_mut(y);
+            y.iter_mut().zip(at).for_each(|(y, at)| *y = (*at).max(0));
+        }
+        _ => {
+            for (y, at) in y.chunks_exact_mut(size).zip(at) {
+                y.copy_from_slice(&element(f64::from((*at).max(0)), dtype).0[..size]);
+            }
+        }
+    }
+}
+
 /// `y[first + i * stride] = x[i]`, elements of `size` bytes.
 pub(crate) fn scatter_strided(size: usize, x: &[u8], y: &mut [u8], first: i64, stride: i64) {
     fn go<T: Pod>(x: &[u8], y: &mut [u8], first: i64, stride: i64) {

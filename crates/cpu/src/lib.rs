@@ -4,6 +4,7 @@ mod access;
 mod argsort;
 mod cpu;
 mod custom;
+mod digits;
 mod fold;
 mod gather;
 mod gemm;

@@ -81,6 +81,8 @@ pub(crate) struct Machine<'m, 'c> {
     at: Vec<At>,
     /// Which blocks are one number throughout.
     same: Vec<bool>,
+    /// Elements of the program's tables in the block now evaluated.
+    tables: Vec<Vec<i32>>,
     /// Whether an operand is also an output.
     in_place: bool,
 }
@@ -129,6 +131,7 @@ impl<'m, 'c> Machine<'m, 'c> {
             slots,
             at: vec![At::Slot(0); count],
             same: vec![false; count],
+            tables: vec![Vec::new(); program.tables.len()],
             in_place,
         }
     }
@@ -163,6 +166,10 @@ impl<'m, 'c> Machine<'m, 'c> {
     /// Evaluates the positions `n..n + len` and writes what is stored.
     pub(crate) fn block(&mut self, n: usize, len: usize) {
         let program = self.program;
+        for (digits, table) in program.tables.iter().zip(&mut self.tables) {
+            table.resize(len, 0);
+            digits.fill(n, table);
+        }
         for (id, instr) in program.instrs.iter().enumerate() {
             match instr.place {
                 Place::Uniform(_) => {}
@@ -264,6 +271,20 @@ impl<'m, 'c> Machine<'m, 'c> {
         let instr = &program.instrs[id];
         let dtype = instr.dtype;
         let scalars = self.env.scalars;
+        if let Some(table) = instr.table {
+            let table = &self.tables[table][..len];
+            match &instr.code {
+                Code::Load { operand, .. } => {
+                    let (from, base) = self.source(*operand);
+                    return kernels::pick(dtype.bytes(), from, base, table, out);
+                }
+                Code::Valid { .. } => {
+                    return out.iter_mut().zip(table).for_each(|(y, e)| *y = u8::from(*e >= 0));
+                }
+                Code::Coord { .. } => return kernels::counted(dtype, table, out),
+                _ => {}
+            }
+        }
         match &instr.code {
             Code::Load { operand, access } => self.load(*operand, access, dtype, n, len, out),
             code @ Code::Gather { .. } => self.gather(code, dtype, n, len, out),
@@ -273,10 +294,13 @@ impl<'m, 'c> Machine<'m, 'c> {
             }
             Code::Coord { access } => access.walk(scalars, n, len, &mut |pos, element, stride, count| {
                 let size = dtype.bytes();
-                for (j, to) in out[pos * size..(pos + count) * size].chunks_exact_mut(size).enumerate() {
-                    let number = element.map_or(0, |e| e + j as i64 * stride);
-                    to.copy_from_slice(&kernels::element(number as f64, dtype).0[..size]);
-                }
+                let out = &mut out[pos * size..(pos + count) * size];
+                kernels::count_up(
+                    dtype,
+                    element.unwrap_or(0),
+                    if element.is_some() { stride } else { 0 },
+                    out,
+                );
             }),
             Code::Random { access, per_row, scalars: keys } => {
                 let word = |i: usize| scalars[usize::from(keys[i])] as i64 as u32;

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use wgrad_graph::{Binary, Body, DType, Expr, ExprId, Store, Unary};
 
 use crate::access::{Access, Class, Turned};
+use crate::digits::Digits;
 use crate::kernels;
 
 /// Elements of a block.
@@ -51,6 +52,8 @@ pub(crate) struct Instr {
     pub(crate) place: Place,
     /// Whether all that read the block need one element of it where it is one number throughout.
     pub(crate) thin: bool,
+    /// The elements of its index, where the program has them by digits.
+    pub(crate) table: Option<usize>,
 }
 
 impl Instr {
@@ -90,6 +93,8 @@ pub(crate) struct Program {
     pub(crate) roots: Vec<InstrId>,
     /// Whether every store rises with the position, so that parts of the space own parts of memory.
     pub(crate) splits: bool,
+    /// Indices whose elements are computed for a block at once.
+    pub(crate) tables: Vec<Digits>,
 }
 
 /// The space that a program iterates over.
@@ -123,7 +128,7 @@ impl Program {
         for (id, (expr, dtype)) in body.exprs.iter().enumerate().filter(|(id, _)| needed[*id]) {
             let code = code(expr, body, space, &ids);
             ids.insert(id as ExprId, instrs.len());
-            instrs.push(Instr { code, dtype: *dtype, place: Place::Slot(0), thin: true });
+            instrs.push(Instr { code, dtype: *dtype, place: Place::Slot(0), thin: true, table: None });
         }
         let targets: Vec<Target> = targets
             .into_iter()
@@ -136,7 +141,19 @@ impl Program {
         let roots: Vec<InstrId> = roots.iter().map(|x| ids[x]).collect();
         let splits = targets.iter().all(|t| t.flat || t.access.is_monotonic());
         let (slots, slot_bytes) = place(&mut instrs, &roots, &targets);
-        Program { elems, instrs, slots, slot_bytes, targets, roots, splits }
+        let mut tables: Vec<Digits> = Vec::new();
+        for instr in &mut instrs {
+            let (Code::Load { access, .. } | Code::Coord { access } | Code::Valid { access }) = &instr.code
+            else {
+                continue;
+            };
+            let Some(digits) = access.digits().filter(|_| elems <= i32::MAX as usize) else { continue };
+            instr.table = Some(tables.iter().position(|t| *t == digits).unwrap_or_else(|| {
+                tables.push(digits);
+                tables.len() - 1
+            }));
+        }
+        Program { elems, instrs, slots, slot_bytes, targets, roots, splits, tables }
     }
 
     /// Makes loads that read columns of large values read copies instead, which follow the operands
@@ -155,6 +172,7 @@ impl Program {
                 turned.len() - 1
             });
             (*operand, *access) = (first + at, Access::flat(&[self.elems], None));
+            instr.table = None;
         }
         turned
     }

@@ -77,6 +77,7 @@ mod slice;
 mod softmax;
 mod solve;
 mod sort;
+mod spatial;
 mod statistics;
 mod tile;
 mod unary;
@@ -99,6 +100,7 @@ pub use pad::PadMode;
 pub use scatter::ScatterReduce;
 pub use solve::Triangular;
 pub use sort::Interpolation;
+pub use spatial::*;
 pub use windows::Windows;
 
 pub(crate) use arith::binary;
@@ -112,11 +114,11 @@ pub(crate) use windows::{diag_embed, overlap_add};
 
 use std::panic::Location;
 
-use wgrad_graph::{DType, Error, ErrorKind, HostTensor, MAX_RANK, Op, Result, Shape};
+use wgrad_graph::{DType, Error, ErrorKind, HostTensor, MAX_RANK, Op, Out, Result, Shape};
 
 use crate::pass::{OpenPass, stream_hash};
 use crate::record::{self, Recorded};
-use crate::state::Number;
+use crate::state::{Number, Source};
 use crate::table;
 use crate::tensor::Tensor;
 
@@ -182,6 +184,13 @@ impl OpenPass {
 #[track_caller]
 fn pass_of(x: Tensor) -> Result<OpenPass> {
     record::pass_of(&[x], Location::caller())
+}
+
+/// Data of the host in the pass of `beside`.
+#[track_caller]
+pub(crate) fn host(beside: Tensor, data: HostTensor) -> Result<Tensor> {
+    let out = Out { shape: data.shape(), dtype: data.dtype() };
+    record::leaf(pass_of(beside)?, Source::Host(data), out, Location::caller())
 }
 
 /// `x` with the elements of `dtype`.

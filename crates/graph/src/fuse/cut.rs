@@ -442,7 +442,8 @@ impl<'a> Cut<'a> {
 
     fn worth_storing(&mut self, id: NodeId, cost: Cost, users: usize, evals: u64) -> bool {
         let node = self.graph.node(id);
-        if node.op.is_movement() || cost.ops == 0 {
+        // A pad is a guard around a load: what it pads is stored, if anything.
+        if node.op.is_movement() || matches!(node.op, Op::Pad { .. }) || cost.ops == 0 {
             return false;
         }
         let elems = node.outs[0].shape.elems() as u64;
