@@ -88,8 +88,6 @@ fn main() -> ExitCode {
         ("engine", engine::tests()),
         ("fuzz", fuzz::tests()),
         ("regressions", regressions::tests()),
-        ("regressions::convolution", regressions::convolution::tests()),
-        ("regressions::pooling", regressions::pooling::tests()),
         ("spatial", spatial::tests()),
         ("shapes", shapes::tests()),
         ("numerics", numerics::tests()),

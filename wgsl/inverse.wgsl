@@ -91,7 +91,7 @@ fn wg_sinh(x: f32) -> f32 {
 
 fn wg_cosh(x: f32) -> f32 {
     let h = exp(0.5 * abs(x));
-    return (0.5 * h) * h + 0.5 / (h * h);
+    return wg_keep_nan((0.5 * h) * h + 0.5 / (h * h), x, x);
 }
 
 fn wg_asinh(x: f32) -> f32 {

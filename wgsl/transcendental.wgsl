@@ -7,6 +7,7 @@
 // Numerics: within 2e-6 of f64, relative to max(1, |result|); expm1, log1p, tanh, erf also relatively
 //           near 0. sin and cos reduce their argument in three parts, good to |x| = 1e5; beyond it they
 //           are the driver's.
+//           NaN is put back by its bits: some drivers' exp and log drop it.
 // Cost:     8 to 25 instructions each, at most one exp or log.
 // Source:   polynomials of Cephes (sinf, cosf, tanhf) and of N. Juffa (erff).
 
@@ -21,7 +22,7 @@ fn wg_expm1(x: f32) -> f32 {
         p = fma(p, x, 0.5);
         return fma(p * x, x, x);
     }
-    return exp(x) - 1.0;
+    return wg_keep_nan(exp(x) - 1.0, x, x);
 }
 
 fn wg_log1p(x: f32) -> f32 {
@@ -37,7 +38,7 @@ fn wg_log1p(x: f32) -> f32 {
         p = fma(p, z, 0.66666667);
         return fma(p * z, s, 2.0 * s);
     }
-    return log(1.0 + x);
+    return wg_keep_nan(log(1.0 + x), x, x);
 }
 
 fn wg_log_add_exp(x: f32, w: f32) -> f32 {
@@ -58,7 +59,7 @@ fn wg_turned_sin(x: f32, turn: i32) -> f32 {
     let c = fma(fma(fma(2.4433157e-5, z, -1.3887316e-3), z, 4.1666646e-2) * z, z, fma(-0.5, z, 1.0));
     let quarter = i32(k) + turn;
     let y = select(s, c, (quarter & 1) == 1);
-    return select(y, -y, (quarter & 2) == 2);
+    return wg_keep_nan(select(y, -y, (quarter & 2) == 2), x, x);
 }
 
 fn wg_sin(x: f32) -> f32 {
@@ -81,12 +82,12 @@ fn wg_tanh(x: f32) -> f32 {
         return fma(p * z, x, x);
     }
     let y = select(1.0 - 2.0 / (exp(2.0 * a) + 1.0), 1.0, a > 10.0);
-    return select(y, -y, x < 0.0);
+    return wg_keep_nan(select(y, -y, x < 0.0), x, x);
 }
 
 fn wg_sigmoid(x: f32) -> f32 {
     let t = exp(-abs(x));
-    return select(t, 1.0, x >= 0.0) / (1.0 + t);
+    return wg_keep_nan(select(t, 1.0, x >= 0.0) / (1.0 + t), x, x);
 }
 
 fn wg_erf(x: f32) -> f32 {
@@ -101,7 +102,7 @@ fn wg_erf(x: f32) -> f32 {
         p = fma(p, t, -0.63484669);
         p = fma(p, t, -0.12871751);
         let y = 1.0 - exp(fma(p, t, -t));
-        return select(y, -y, x < 0.0);
+        return wg_keep_nan(select(y, -y, x < 0.0), x, x);
     }
     var p = -5.9676170e-4;
     p = fma(p, z, 4.9911942e-3);

@@ -1,8 +1,10 @@
 //! What went wrong in other frameworks, and odd shapes, aliases and limits. A test of a public fault is
 //! named by its number in the list of faults; each runs eagerly (without fusion), fused, and on views.
 
+mod convolution;
 mod matmul;
 mod odd;
+mod pooling;
 mod shapes;
 
 use wgrad::{Context, ContextOptions, DType, HostTensor, Pass, Tensor};
@@ -12,7 +14,10 @@ use crate::Test;
 use crate::ops::near;
 
 pub(crate) fn tests() -> Vec<Test> {
-    [odd::tests(), matmul::tests(), shapes::tests()].into_iter().flatten().collect()
+    [odd::tests(), matmul::tests(), shapes::tests(), convolution::tests(), pooling::tests()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// An operand: sizes, elements, dtype.

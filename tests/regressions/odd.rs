@@ -8,9 +8,6 @@
     reason = "tables of closures, zeros made of values"
 )]
 
-pub(crate) mod convolution;
-pub(crate) mod pooling;
-
 use wgrad::{Context, ContextOptions, DType, ErrorKind, HostTensor, Kept, Param, Pass, Shape, Tensor, grad};
 
 use crate::Subject;

@@ -11,7 +11,7 @@ impl Program<'_> {
     /// near.
     pub(super) fn chosen(&mut self, by: V) -> Result<()> {
         let shape = by.t.shape();
-        let mut other = |p: &mut Self| p.input(DType::F32, shape, false);
+        let other = |p: &mut Self| p.input(DType::F32, shape, false);
         let (x, w) = (other(self)?, other(self)?);
         self.leaves.extend([x.t, w.t]);
         let kinks = self.shift.is_some();

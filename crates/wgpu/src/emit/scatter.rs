@@ -13,7 +13,7 @@ use crate::launch::{Launch, Lowered};
 
 pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     let group = &*cx.step.group;
-    let Kind::Scatter { at, src, stride, size, kind } = &group.kind else {
+    let Kind::Scatter { size, kind, .. } = &group.kind else {
         bail!(Argument, "scatter", "was given another kind of group");
     };
     let name = kind.scatter_name();
