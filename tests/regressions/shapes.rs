@@ -61,15 +61,10 @@ fn b134_scans_of_nothing(on: &Subject) {
     }
 }
 
-/// A range that ends before it starts is taken for a mistake, not for nothing.
 fn b136_empty_slices(on: &Subject) {
     every_way(on, &[ramp([4, 3])], |_, x| x[0].slice(0, 2..2), &[0, 3], &[]);
-    ways(on, &[ramp([4, 3])], |_, x, say| {
-        let start = 3;
-        let error = x[0].try_slice(0, start..1).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Argument, "{say}");
-        assert!(error.to_string().contains("3..1"), "{say}: {error}");
-    });
+    let start = 3;
+    every_way(on, &[ramp([4, 3])], |_, x| x[0].slice(0, start..1), &[0, 3], &[]);
 }
 
 fn b137_no_repeats(on: &Subject) {

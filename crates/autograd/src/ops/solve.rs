@@ -17,10 +17,10 @@ pub struct Triangular {
     pub unit: bool,
 }
 
-/// `x` as floats.
+/// `x` as f32 or f64.
 #[track_caller]
 fn floats(x: Tensor) -> Result<Tensor> {
-    if x.try_out()?.dtype.is_float() { Ok(x) } else { cast(x, DType::F32) }
+    if matches!(x.try_out()?.dtype, DType::F32 | DType::F64) { Ok(x) } else { cast(x, DType::F32) }
 }
 
 #[track_caller]
@@ -32,6 +32,10 @@ pub(crate) fn matrix(kind: Matrix, x: &[Tensor]) -> Result<Tensor> {
 #[track_caller]
 fn system(kind: Matrix, a: Tensor, b: Tensor) -> Result<Tensor> {
     let (op, n) = (kind.name(), square(kind.name(), a)?);
+    let given = a.try_out()?.dtype.promote(b.try_out()?.dtype);
+    if given.is_half() {
+        return cast(system(kind, cast(a, DType::F32)?, cast(b, DType::F32)?)?, given);
+    }
     let (a, b) = (floats(a)?, floats(b)?);
     let (x, y) = (a.try_out()?, b.try_out()?);
     let dtype = x.dtype.promote(y.dtype);
@@ -73,7 +77,9 @@ fn solve(a: Tensor, b: Tensor) -> Result<Tensor> {
 #[track_caller]
 fn single(kind: Matrix, x: Tensor) -> Result<Tensor> {
     square(kind.name(), x)?;
-    matrix(kind, &[floats(x)?])
+    let given = x.try_out()?.dtype;
+    let y = matrix(kind, &[floats(x)?])?;
+    if given.is_half() { cast(y, given) } else { Ok(y) }
 }
 
 methods! { impl Tensor, Self;
@@ -115,6 +121,7 @@ methods! { impl Tensor, Self;
     /// Shape: `[.., N, N] -> [.., N, N]`. To apply an inverse, `solve` is better.
     inverse try_inverse(self) -> Tensor {
         square("inverse", self)?;
+        in_f32!(self, try_inverse());
         let x = floats(self)?;
         system(Matrix::Solve, x, unit(x)?)
     }
