@@ -51,7 +51,7 @@ impl MultiHeadAttention {
         rng: Rng,
         bias: bool,
     ) -> Result<Self> {
-        if heads == 0 || groups == 0 || width % heads != 0 || heads % groups != 0 {
+        if heads == 0 || groups == 0 || !width.is_multiple_of(heads) || !heads.is_multiple_of(groups) {
             let rule = "heads divide the width, groups the heads";
             wgrad_graph::bail!(Argument, "multi_head_attention", "{rule}: {width}, {heads}, {groups}");
         }

@@ -88,7 +88,7 @@ impl Rope {
     /// # Errors
     /// `Argument` when `width` is odd; what the device meets when the tables are written.
     pub fn new(ctx: &Context, positions: usize, width: usize, base: f64, pairing: Pairing) -> Result<Rope> {
-        if width % 2 != 0 {
+        if !width.is_multiple_of(2) {
             wgrad_graph::bail!(Argument, "rope", "{width} features are no pairs");
         }
         let table = |f: fn(f64) -> f64| {
