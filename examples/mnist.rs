@@ -7,41 +7,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use wgrad::nn::{Conv2d, Digits};
+use wgrad::nn::Digits;
 use wgrad::prelude::*;
-use wgrad::{Conv, Result, bail};
-
-/// Two convolutions and a linear layer.
-struct Cnn {
-    convs: [Conv2d; 2],
-    last: Linear,
-}
-
-impl Cnn {
-    fn new(ctx: &Context, rng: Rng) -> Result<Cnn> {
-        let conv = |name, channels| Conv2d::new(ctx, name, channels, [5; 2], Conv::default(), rng);
-        let convs = [conv("conv1", [1, 32])?, conv("conv2", [32, 64])?];
-        Ok(Cnn { convs, last: Linear::new(ctx, "fc", 64 * 4 * 4, 10, rng)? })
-    }
-}
-
-impl Module for Cnn {
-    fn forward(&self, x: Tensor) -> Tensor {
-        let mut x = x.reshape([-1, 1, 28, 28]);
-        for conv in &self.convs {
-            let y = conv.forward(x);
-            let [n, c, h, w] = [0, 1, 2, 3].map(|axis| y.shape()[axis]);
-            x = y.reshape([n, c, h / 2, 2, w / 2, 2]).max([3, 5]).relu();
-        }
-        self.last.forward(x.flatten(1))
-    }
-
-    fn params(&self) -> ParamSet {
-        self.convs.iter().flat_map(Module::params).chain(self.last.params()).collect()
-    }
-
-    fn set_mode(&mut self, _: Mode) {}
-}
+use wgrad::{Result, bail};
 
 /// Hidden units of the MLP.
 const HIDDEN: usize = 512;
@@ -51,7 +19,8 @@ const TEST_BATCH: usize = 1000;
 /// Learns to read handwritten digits (MNIST) and tests itself after each epoch.
 ///
 /// The defaults (784-512-10 MLP with rectifiers, He-uniform weights, AdamW, cosine schedule with
-/// warm-up) reach a test accuracy of about 0.982 in 3 epochs and 0.97 in 1; `--model cnn` reaches more.
+/// warm-up) reach a test accuracy of about 0.982 in 3 epochs and 0.97 in 1; `--model cnn` reaches
+/// about 0.988 in 1.
 #[derive(Parser)]
 struct Options {
     /// auto, cpu, oracle, or an adapter's index, PCI id, kind or part of its name; auto is what
@@ -70,10 +39,10 @@ struct Options {
     /// Images in a step
     #[arg(long, default_value_t = 128, value_name = "B", value_parser = positive)]
     batch: usize,
-    /// Highest learning rate; it rises for the first tenth of the steps (100 at most), then falls to 0
-    /// along a cosine
-    #[arg(long, default_value_t = 4e-3, value_name = "X", value_parser = rate)]
-    lr: f64,
+    /// Highest learning rate, 4e-3 for the MLP and 8e-3 for the CNN if none is given; it rises for the first
+    /// tenth of the steps (100 at most), then falls to 0 along a cosine
+    #[arg(long, value_name = "X", value_parser = rate)]
+    lr: Option<f64>,
     /// Decides the initial weights and the order of the images
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -92,8 +61,60 @@ struct Options {
 enum Model {
     /// Two linear layers, 784-512-10
     Mlp,
-    /// Two convolutions of 5 by 5 to 32 and 64 channels, each with a maximum over 2 by 2, and a linear layer
+    /// Two convolutions with pooling, then two linear layers
     Cnn,
+}
+
+impl Model {
+    fn rate(self) -> f64 {
+        match self {
+            Model::Mlp => 4e-3,
+            Model::Cnn => 8e-3,
+        }
+    }
+
+    fn build(self, ctx: &Context, rng: Rng) -> Result<Net> {
+        Ok(match self {
+            Model::Mlp => Net {
+                input: &[-1, 28 * 28],
+                layers: Sequential::new().then(Mlp::new(ctx, &[28 * 28, HIDDEN, 10], rng)?),
+            },
+            Model::Cnn => Net { input: &[-1, 1, 28, 28], layers: convolutions(ctx, rng)? },
+        })
+    }
+}
+
+/// 28 x 28 -> 24 x 24 -> 12 x 12 -> 8 x 8 -> 4 x 4, with 1, 16 and 32 channels.
+fn convolutions(ctx: &Context, rng: Rng) -> Result<Sequential> {
+    let conv = |name, channels| Conv2d::new(ctx, name, channels, [5, 5], Conv::default(), rng);
+    Ok(Sequential::new()
+        .then(conv("conv1", [1, 16])?)
+        .then(MaxPool::new([2, 2]))
+        .then(Activation::Relu)
+        .then(conv("conv2", [16, 32])?)
+        .then(MaxPool::new([2, 2]))
+        .then(Activation::Relu)
+        .then(Flatten)
+        .then(Linear::new(ctx, "fc1", 32 * 4 * 4, 128, rng)?)
+        .then(Activation::Relu)
+        .then(Linear::new(ctx, "fc2", 128, 10, rng)?))
+}
+
+/// A model and the shape in which it takes images.
+struct Net {
+    input: &'static [i32],
+    layers: Sequential,
+}
+
+impl Net {
+    fn params(&self) -> ParamSet {
+        self.layers.params()
+    }
+
+    /// Logits of images `[N, 28, 28]`.
+    fn forward(&self, images: Tensor) -> Tensor {
+        self.layers.forward(images.reshape(self.input))
+    }
 }
 
 fn positive(text: &str) -> std::result::Result<usize, String> {
@@ -133,33 +154,29 @@ fn run(options: &Options) -> Result<()> {
     let test = Loader::new(test, TEST_BATCH);
 
     let ctx = Context::new(&device)?;
-    let rng = Rng::seed(options.seed);
-    let model: Box<dyn Module> = match options.model {
-        Model::Mlp => Box::new(Mlp::new(&ctx, &[28 * 28, HIDDEN, 10], rng)?),
-        Model::Cnn => Box::new(Cnn::new(&ctx, rng)?),
-    };
+    let model = options.model.build(&ctx, Rng::seed(options.seed))?;
     let mut opt = AdamW::new(model.params(), AdamWConfig::default())?;
     let steps = u64::from(options.epochs) * loader.batches() as u64;
     let warmup = (steps / 10).min(100);
-    let schedule = Cosine::new(options.lr, steps - warmup).warmup(warmup);
+    let schedule = Cosine::new(options.lr.unwrap_or(options.model.rate()), steps - warmup).warmup(warmup);
     println!("{} weights on {device}", model.params().elems());
 
-    let mut hits = count_hits(&ctx, &*model, &test)?;
+    let mut hits = count_hits(&ctx, &model, &test)?;
     for epoch in 0..options.epochs {
         let mut progress = Progress::new(epoch, options.epochs, loader.items());
         for images in loader.epoch(epoch) {
             let images = images?;
             opt.lr().set(schedule.at(opt.steps()));
             let loss = ctx.pass(|p| {
-                let x = (p.input(&images.images)? / 255.0).reshape([-1, 28 * 28]);
-                let loss = model.forward(x).cross_entropy(p.input(&images.labels)?);
+                let loss =
+                    model.forward(p.input(&images.images)? / 255.0).cross_entropy(p.input(&images.labels)?);
                 opt.step(&loss.backward()?)?;
                 Ok(loss.deferred())
             })?;
             progress.step(batch, loss)?;
         }
         let trained = progress.finish()?;
-        hits = count_hits(&ctx, &*model, &test)?;
+        hits = count_hits(&ctx, &model, &test)?;
         println!("epoch {}/{}  {trained}  test {}", epoch + 1, options.epochs, accuracy(hits, test.items()));
     }
 
@@ -174,13 +191,13 @@ fn accuracy(hits: i32, of: usize) -> String {
 }
 
 /// How many test images the model reads right. They are counted on the device and read once.
-fn count_hits(ctx: &Context, model: &dyn Module, test: &Loader<Digits>) -> Result<i32> {
+fn count_hits(ctx: &Context, model: &Net, test: &Loader<Digits>) -> Result<i32> {
     let hits = Kept::new(ctx, HostTensor::new([], &[0i32])?)?;
     for images in test.epoch(0) {
         let images = images?;
         ctx.pass(|p| {
-            let x = (p.input(&images.images)? / 255.0).reshape([-1, 28 * 28]);
-            let right = model.forward(x).argmax(-1).eq(p.input(&images.labels)?);
+            let right =
+                model.forward(p.input(&images.images)? / 255.0).argmax(-1).eq(p.input(&images.labels)?);
             hits.set(hits.t() + right.sum(..));
             Ok(())
         })?;

@@ -28,10 +28,10 @@ pub mod prelude {
         Scalar, Tensor,
     };
     pub use wgrad_nn::{
-        Activation, Adam, AdamConfig, AdamW, AdamWConfig, BatchNorm, Constant, Conv1d, Conv2d, Conv3d,
-        Cosine, Dropout, Embedding, Flatten, GroupNorm, Gru, Init, LayerNorm, Linear, Loader, Lstm, Mlp,
-        Mnist, Mode, Module, MultiHeadAttention, Optimizer, ParamSet, RmsNorm, Rng, Rope, Schedule,
-        Sequential, Sgd, SgdConfig,
+        Activation, Adam, AdamConfig, AdamW, AdamWConfig, AvgPool, BatchNorm, Constant, Conv1d, Conv2d,
+        Conv3d, Cosine, Dropout, Embedding, Flatten, GroupNorm, Gru, Init, LayerNorm, Linear, Loader, Lstm,
+        MaxPool, Mlp, Mnist, Mode, Module, MultiHeadAttention, Optimizer, ParamSet, RmsNorm, Rng, Rope,
+        Schedule, Sequential, Sgd, SgdConfig,
     };
 }
 

@@ -4,9 +4,9 @@
 
 use wgrad::nn::Optimizer;
 use wgrad::nn::{
-    Activation, BatchNorm, ChannelDropout, Conv1d, Conv2d, Conv3d, ConvTranspose1d, Embedding, Flatten,
-    GroupNorm, Gru, GruCell, Init, LayerNorm, Linear, Lstm, LstmCell, Mode, Module, MultiHeadAttention,
-    ParamSet, Recurrent, RmsNorm, Rng, Rope, Sequential, Sgd, SgdConfig,
+    Activation, AvgPool, BatchNorm, ChannelDropout, Conv1d, Conv2d, Conv3d, ConvTranspose1d, Embedding,
+    Flatten, GroupNorm, Gru, GruCell, Init, LayerNorm, Linear, Lstm, LstmCell, MaxPool, Mode, Module,
+    MultiHeadAttention, ParamSet, Recurrent, RmsNorm, Rng, Rope, Sequential, Sgd, SgdConfig,
 };
 use wgrad::{Context, Conv, ConvTranspose, ErrorKind, HostTensor, Pairing, Param, Pass, Scalar, Tensor};
 
@@ -377,6 +377,7 @@ fn convolutions_match_the_operation(on: &Subject) {
     assert_eq!(back.weight.shape().dims(), [4, 3, 3]);
     let line = Conv1d::new(&ctx, "l", [2, 3], [3], Conv::default(), Rng::seed(1)).unwrap();
     let block = Conv3d::new(&ctx, "b", [1, 2], [2, 2, 2], Conv::default(), Rng::seed(1)).unwrap();
+    let model = Sequential::new().then(MaxPool::new([2, 2])).then(AvgPool::new([2, 1])).then(Flatten);
     ctx.pass(|p| {
         let x = input(p, &[2, 4, 7, 5], 0.3);
         let y = conv.forward(x);
@@ -387,6 +388,9 @@ fn convolutions_match_the_operation(on: &Subject) {
         assert_eq!(back.forward(input(p, &[2, 4, 5], 0.1)).shape().dims(), [2, 6, 11]);
         assert_eq!(line.forward(input(p, &[2, 2, 5], 0.1)).shape().dims(), [2, 3, 3]);
         assert_eq!(block.forward(input(p, &[2, 1, 3, 4, 5], 0.1)).shape().dims(), [2, 2, 2, 3, 4]);
+        let x = input(p, &[2, 3, 4, 6], 0.4);
+        let pooled = x.max_pool([2, 2]).avg_pool([2, 1]).flatten(1);
+        near("pools", &model.forward(x).to_vec()?, &pooled.to_vec()?, 0.0);
         Ok(())
     })
     .unwrap();

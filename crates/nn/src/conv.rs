@@ -1,6 +1,6 @@
-//! Convolutions.
+//! Convolutions and pooling.
 
-use wgrad_autograd::{Context, Conv, ConvTranspose, Param, Tensor};
+use wgrad_autograd::{Context, Conv, ConvTranspose, Param, Pool, Tensor};
 use wgrad_graph::Result;
 
 use crate::{Init, Mode, Module, ParamSet, Rng, conv_fans};
@@ -126,4 +126,41 @@ convolution! {
 convolution! {
     /// Transposed convolution over three axes; the weight is `[inputs, outputs / groups, KD, KH, KW]`.
     ConvTranspose3d, 3, conv_transpose3d, ConvTranspose, true
+}
+
+macro_rules! pooling {
+    ($(#[$doc:meta])* $name:ident, $method:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $name(pub Pool);
+
+        impl $name {
+            /// Windows of these sizes beside each other, or as a `Pool` says.
+            pub fn new(how: impl Into<Pool>) -> $name {
+                $name(how.into())
+            }
+        }
+
+        impl Module for $name {
+            #[track_caller]
+            fn forward(&self, x: Tensor) -> Tensor {
+                x.$method(self.0.clone())
+            }
+
+            fn params(&self) -> ParamSet {
+                ParamSet::default()
+            }
+
+            fn set_mode(&mut self, _: Mode) {}
+        }
+    };
+}
+
+pooling! {
+    /// The largest element of each window on the last axes: `MaxPool::new([2, 2])`.
+    MaxPool, max_pool
+}
+pooling! {
+    /// The mean of each window on the last axes: `AvgPool::new([2, 2])`.
+    AvgPool, avg_pool
 }

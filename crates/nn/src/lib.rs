@@ -18,7 +18,7 @@ mod testing;
 mod weights;
 
 pub use attention::MultiHeadAttention;
-pub use conv::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d};
+pub use conv::{AvgPool, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, MaxPool};
 pub use data::{Batch, Digits, Epoch, Loader, Mnist, Source, read_idx};
 pub use embedding::{Embedding, Rope};
 pub use init::{Init, conv_fans};
