@@ -6,6 +6,12 @@
 //! missing adapter a failure instead of a skip.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests fail by panics and say where they run")]
+#![allow(
+    clippy::type_complexity,
+    clippy::reversed_empty_ranges,
+    clippy::erasing_op,
+    reason = "tables of closures; ranges that run backwards and products with zero are what is tested"
+)]
 
 mod conv;
 mod devices;

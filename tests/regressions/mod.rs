@@ -92,8 +92,8 @@ impl Given {
             Lie::Offset => {
                 let wide: Vec<usize> = dims.iter().map(|d| d + 2).collect();
                 let mut x = laid(&wide, &|at| at.iter().map(|c| c + 1).collect());
-                for axis in 0..dims.len() {
-                    x = x.narrow(axis as i32, 1, dims[axis]);
+                for (axis, size) in dims.iter().enumerate() {
+                    x = x.narrow(axis as i32, 1, *size);
                 }
                 x
             }

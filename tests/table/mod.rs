@@ -105,7 +105,7 @@ impl Way {
         }
         let (first, last) = (ways[1], ways[ways.len() - 1]);
         match slow {
-            true if case.name.len() % 2 == 0 => vec![(first, DType::F16)],
+            true if case.name.len().is_multiple_of(2) => vec![(first, DType::F16)],
             true => vec![(first, DType::BF16)],
             false => vec![(first, DType::F16), (last, DType::BF16)],
         }

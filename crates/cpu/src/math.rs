@@ -94,7 +94,7 @@ pub(crate) fn log2(x: f32) -> f32 {
     let bits = x.to_bits().wrapping_sub(0x3f35_04f3);
     let k = (bits as i32 >> 23) as f32;
     let m = f32::from_bits((bits & 0x007f_ffff).wrapping_add(0x3f35_04f3));
-    let normal = x >= f32::MIN_POSITIVE && x < f32::INFINITY;
+    let normal = (f32::MIN_POSITIVE..f32::INFINITY).contains(&x);
     if normal { log(m).mul_add(LOG2E, k) } else { log(x) * LOG2E }
 }
 

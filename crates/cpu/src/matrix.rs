@@ -116,8 +116,7 @@ fn solve(n: usize, a: &mut [f64], x: &mut [f64]) {
     for k in 0..n {
         exchange(n, a, k, x);
         let pivot = a[k * n + k];
-        // True of NaN too.
-        if !(pivot.abs() > 0.0) {
+        if pivot == 0.0 || pivot.is_nan() {
             x.fill(f64::NAN);
             return;
         }

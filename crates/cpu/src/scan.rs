@@ -74,6 +74,7 @@ pub(crate) fn log_add_exp(x: f64, w: f64) -> f64 {
 
 /// Whether `x` follows `best` as the extreme so far: NaN first, of equal ones the latest.
 #[inline(always)]
+#[expect(clippy::needless_pass_by_value, reason = "numbers; generic, so the lint cannot see it")]
 pub(crate) fn follows<T: PartialOrd>(max: bool, x: T, best: T, nan: impl Fn(&T) -> bool) -> bool {
     nan(&x) || !nan(&best) && if max { x >= best } else { x <= best }
 }

@@ -148,7 +148,7 @@ impl Scatter {
             out.fill(T::none(self.kind));
             let first = (i * step) as i64;
             let from = From { at, src, scalars, flag: (i == 0).then_some(flag), first };
-            self.part(from, out, join);
+            self.part(&from, out, join);
         };
         if step >= out.len() {
             part((0, out));
@@ -158,8 +158,8 @@ impl Scatter {
     }
 
     /// Combines what falls into `out`.
-    fn part<T: Join>(&self, from: From<'_, T>, out: &mut [T], join: impl Fn(T, T) -> T + Copy) {
-        let From { at, src, scalars, flag, first } = from;
+    fn part<T: Join>(&self, from: &From<'_, T>, out: &mut [T], join: impl Fn(T, T) -> T + Copy) {
+        let From { at, src, scalars, flag, first } = *from;
         let end = first + out.len() as i64;
         for i in 0..self.count {
             let n = i * self.columns;

@@ -39,7 +39,7 @@ pub(super) fn matrix(kind: Matrix, out: Out, ins: &[Arc<Value>]) -> Value {
                 };
                 let half: Rows = (0..n).map(|i| (0..n).map(|j| half(i, j)).collect()).collect();
                 let order: Vec<usize> = if upper { (0..n).rev().collect() } else { (0..n).collect() };
-                y.extend(substituted(&half, rows(&ins[1], at, n), &order).concat());
+                y.extend(substituted(&half, &rows(&ins[1], at, n), &order).concat());
             }
             Matrix::Solve => y.extend(solved(a, rows(&ins[1], at, n)).concat()),
             Matrix::Slogdet => y.extend(&determinant(a)[..2]),
@@ -55,7 +55,7 @@ fn cholesky(a: &Rows) -> Rows {
     let (mut left, mut l) = (a.clone(), vec![vec![0.0; n]; n]);
     for k in 0..n {
         let root = left[k][k].sqrt();
-        if !(left[k][k] > 0.0) {
+        if left[k][k] <= 0.0 || left[k][k].is_nan() {
             return (0..n).map(|i| (0..n).map(|j| if j <= i { f64::NAN } else { 0.0 }).collect()).collect();
         }
         for i in k..n {
@@ -71,7 +71,7 @@ fn cholesky(a: &Rows) -> Rows {
 }
 
 /// The unknowns in `order`, each from those before it.
-fn substituted(a: &Rows, b: Rows, order: &[usize]) -> Rows {
+fn substituted(a: &Rows, b: &Rows, order: &[usize]) -> Rows {
     let mut x: Rows = b.iter().map(|row| vec![0.0; row.len()]).collect();
     for (s, &i) in order.iter().enumerate() {
         for c in 0..b[i].len() {

@@ -123,7 +123,7 @@ mod tests {
             assert!((erfc(-x) - 1.0 - y).abs() < 2e-15);
         }
         assert!(erf(f64::NAN).is_nan() && erfc(f64::NAN).is_nan());
-        assert!((erfc(3.0) / 2.209_049_699_858_544_1e-5 - 1.0).abs() < 1e-12, "{}", erfc(3.0));
+        assert!((erfc(3.0) / 2.209_049_699_858_544e-5 - 1.0).abs() < 1e-12, "{}", erfc(3.0));
         assert!((erfc(10.0) / 2.088_487_583_762_545e-45 - 1.0).abs() < 1e-12, "{}", erfc(10.0));
         assert_eq!([erfc(f64::INFINITY), erfc(f64::NEG_INFINITY), erfc(0.0)], [0.0, 2.0, 1.0]);
     }

@@ -98,7 +98,7 @@ fn sides(cx: Cx<'_>, a: (u16, IndexId), b: (u16, IndexId), sizes: Sizes) -> Resu
         let multiple = |line: &Line| line.iter().all(|(_, stride)| stride % 4 == 0);
         let fours = digits.offset % 4 == 0 && batch.iter().all(multiple);
         let rows = stride(&k) == Some(1) && sizes.k.is_multiple_of(4) && multiple(&mn);
-        let columns = stride(&mn) == Some(1) && size % 4 == 0 && multiple(&k);
+        let columns = stride(&mn) == Some(1) && size.is_multiple_of(4) && multiple(&k);
         // Neighbours in memory, as many as follow each other.
         let run = |line: &Line| line.last().filter(|digit| digit.1 == 1).map_or(0, |digit| digit.0);
         Ok(Side {

@@ -46,7 +46,7 @@ fn adaptive_avg_pool(x: Tensor, size: &Sizes) -> Result<Tensor> {
     let first = out.shape.rank() - from.len();
     let mut y = x;
     for (i, (n, m)) in from.iter().zip(&to).enumerate() {
-        y = resample(OP, y, first + i, Arc::new(means(*n, *m)))?;
+        y = resample(OP, y, first + i, &Arc::new(means(*n, *m)))?;
     }
     Ok(y)
 }

@@ -24,6 +24,9 @@ pub enum Resize {
     Area,
 }
 
+/// For each axis the size of the result, and the factor where it counts.
+type Resized = SmallVec<[(usize, Option<f64>); 3]>;
+
 /// What [`Tensor::interpolate`] makes: `Interpolate::to([7, 9])`, `Interpolate::by(2.0)`, or
 /// `Interpolate { mode: Resize::Linear, ..Interpolate::by([2.0, 1.5]) }`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -54,12 +57,12 @@ impl Interpolate {
 
     /// For each axis of `from`: the size of the result, and the factor where it counts.
     #[track_caller]
-    fn sides(&self, op: &str, x: Tensor, from: &[usize]) -> Result<SmallVec<[(usize, Option<f64>); 3]>> {
+    fn sides(&self, op: &str, x: Tensor, from: &[usize]) -> Result<Resized> {
         let axes = from.len();
-        if (self.size.len() > 0) == !self.scale.is_empty() {
+        if (self.size.len() == 0) == self.scale.is_empty() {
             refuse!([x] Argument, op, "needs either sizes or factors");
         }
-        let sides: SmallVec<[(usize, Option<f64>); 3]> = if self.scale.is_empty() {
+        let sides: Resized = if self.scale.is_empty() {
             self.size.of(op, "size", axes, &[])?.into_iter().map(|size| (size, None)).collect()
         } else {
             let scale = match self.scale[..] {
@@ -194,7 +197,7 @@ fn interpolate(x: Tensor, how: &Interpolate) -> Result<Tensor> {
     order.sort_by(|a, b| (sides[*a].0 * from[*b]).cmp(&(sides[*b].0 * from[*a])));
     let mut y = x;
     for i in order {
-        y = resample(OP, y, 2 + i, Arc::new(axis(i).taps(how.mode)))?;
+        y = resample(OP, y, 2 + i, &Arc::new(axis(i).taps(how.mode)))?;
     }
     Ok(y)
 }

@@ -291,7 +291,7 @@ fn taken(op: &str, x: Tensor, idx: Tensor, spans: &[Span]) -> Result<Tensor> {
     let take = |x: &[Tensor]| {
         let axes = spans.len();
         let outer: usize = from.dims()[..from.rank() - axes].iter().product();
-        let windows = if outer == 0 { 0 } else { to.elems() / outer };
+        let windows = to.elems().checked_div(outer).unwrap_or(0);
         let flat = reshape(x[0], shape(op, &[outer, plane(spans)])?)?;
         let at = reshape(idx, shape(op, &[outer, windows])?)?;
         reshape(flat.try_gather(1, at)?, to)

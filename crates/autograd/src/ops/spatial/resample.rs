@@ -164,20 +164,20 @@ fn as_view(op: &str, x: Tensor, axis: usize, copies: &[usize]) -> Result<Option<
 
 /// `y[.., o, ..] = sum of weight * x[.., element, ..]` over the terms of `o`, along `axis`.
 #[track_caller]
-pub(crate) fn resample(op: &'static str, x: Tensor, axis: usize, taps: Arc<Taps>) -> Result<Tensor> {
+pub(crate) fn resample(op: &'static str, x: Tensor, axis: usize, taps: &Arc<Taps>) -> Result<Tensor> {
     let identity =
         taps.copies().is_some_and(|c| c.len() == taps.from && c.iter().enumerate().all(|(o, e)| o == *e));
     if identity {
         return Ok(x);
     }
     if !x.try_out()?.dtype.is_float() {
-        return apply(op, x, axis, &taps);
+        return apply(op, x, axis, taps);
     }
-    let back = Arc::new(taps.transposed());
+    let (there, back) = (Arc::clone(taps), Arc::new(taps.transposed()));
     custom_gradient(
         &[x],
-        |x| apply(op, x[0], axis, &taps),
-        move |g| Ok(vec![Some(resample(op, g.dout(0), axis, Arc::clone(&back))?)]),
+        |x| apply(op, x[0], axis, &there),
+        move |g| Ok(vec![Some(resample(op, g.dout(0), axis, &back)?)]),
     )
 }
 
