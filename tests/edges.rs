@@ -63,7 +63,8 @@ const SUBNORMAL: [f32; 3] = [1e-40, -1e-40, 1.4e-45];
 /// Whether `got` is `want` within the tolerance of a row. Results over the largest f32 are infinities.
 fn same(got: f64, want: f64, tolerance: f64) -> bool {
     let want = f64::from(want as f32);
-    let close = |want: f64| (got - want).abs() <= tolerance.max(1e-7) * want.abs().max(1.0);
+    let close =
+        |want: f64| want.is_finite() && (got - want).abs() <= tolerance.max(1e-7) * want.abs().max(1.0);
     got.is_nan() && want.is_nan() || got == want || close(want) || over(got, want)
 }
 
@@ -102,7 +103,10 @@ fn unary_rows(on: &Subject) {
         for (x, got) in SUBNORMAL.iter().zip(&got) {
             let zero = 0f64.copysign(f64::from(*x));
             let either = [f(f64::from(*x)), f(zero)];
-            let fine = either.iter().any(|want| same(*got, *want, row.tolerance));
+            // Some drivers' logarithms take a subnormal for the smallest normal, halved.
+            let near = f(f64::from(f32::MIN_POSITIVE));
+            let close = matches!(op, Unary::Log | Unary::Log2) && *x > 0.0 && (got - near).abs() <= 1.01;
+            let fine = close || either.iter().any(|want| same(*got, *want, row.tolerance));
             assert!(fine, "{}({x:e}) is {got}, not {either:?}", row.name);
         }
     }

@@ -93,7 +93,7 @@ fn wg_hypot(x: f32, w: f32) -> f32 {
 }
 
 fn wg_xlogy(x: f32, w: f32) -> f32 {
-    return wg_keep_nan(wg_mul_zero(x, log(w)), w, w);
+    return wg_keep_nan(wg_mul_zero(x, wg_log(w)), w, w);
 }
 
 fn wg_mul_zero(x: f32, w: f32) -> f32 {

@@ -25,6 +25,23 @@ fn wg_expm1(x: f32) -> f32 {
     return wg_keep_nan(exp(x) - 1.0, x, x);
 }
 
+// The logarithm y of x where some drivers give other numbers: at 0, below it, at infinity and NaN.
+fn wg_log_edges(x: f32, y: f32) -> f32 {
+    let bits = bitcast<u32>(x);
+    let zero = (bits & 0x7fffffffu) == 0u;
+    let below = !zero && (bits & 0x80000000u) != 0u;
+    let edge = select(select(bits, 0xff800000u, zero), 0x7fc00000u, below);
+    return bitcast<f32>(select(bitcast<u32>(y), edge, zero || below || bits >= 0x7f800000u));
+}
+
+fn wg_log(x: f32) -> f32 {
+    return wg_log_edges(x, log(x));
+}
+
+fn wg_log2(x: f32) -> f32 {
+    return wg_log_edges(x, log2(x));
+}
+
 fn wg_log1p(x: f32) -> f32 {
     if (abs(x) < 0.5) {
         // 2 atanh(s), s = x / (2 + x), |s| <= 1/3
@@ -38,7 +55,7 @@ fn wg_log1p(x: f32) -> f32 {
         p = fma(p, z, 0.66666667);
         return fma(p * z, s, 2.0 * s);
     }
-    return wg_keep_nan(log(1.0 + x), x, x);
+    return wg_log(1.0 + x);
 }
 
 fn wg_log_add_exp(x: f32, w: f32) -> f32 {
