@@ -1,6 +1,6 @@
 //! Products of matrices, einsum, small linear algebra.
 
-use wgrad::Tensor;
+use wgrad::{Tensor, Triangular};
 
 use super::{Golden, golden, one, two};
 
@@ -63,8 +63,50 @@ fn einsums() -> Vec<Golden> {
     formulas.map(|f| golden(format!("einsum {f}"), move |_, x| Tensor::einsum(f, x))).into()
 }
 
+fn solvers() -> Vec<Golden> {
+    let lower = Triangular::default;
+    vec![
+        one("cholesky", Tensor::cholesky),
+        one("cholesky batch", Tensor::cholesky),
+        one("cholesky upper", |a| a.cholesky().t()),
+        one("cholesky one", Tensor::cholesky),
+        golden("solve_triangular lower", move |_, x| x[0].solve_triangular(x[1], lower())),
+        golden("solve_triangular upper", move |_, x| {
+            x[0].solve_triangular(x[1], Triangular { upper: true, ..lower() })
+        }),
+        golden("solve_triangular unit", move |_, x| {
+            x[0].solve_triangular(x[1], Triangular { unit: true, ..lower() })
+        }),
+        golden("solve_triangular right", move |_, x| {
+            x[0].solve_triangular(x[1], Triangular { upper: true, right: true, ..lower() })
+        }),
+        two("solve", Tensor::solve),
+        two("solve vector", Tensor::solve),
+        two("solve batch", Tensor::solve),
+        two("solve pivots", Tensor::solve),
+        two("solve twice", Tensor::solve),
+        one("inverse", Tensor::inverse),
+        one("inverse batch", Tensor::inverse),
+        one("inverse twice", Tensor::inverse),
+        one("det", Tensor::det),
+        one("det batch", Tensor::det),
+        one("det one", Tensor::det),
+        one("det pivots", Tensor::det),
+        one("det singular", Tensor::det),
+        one("slogdet", |a| both(a.slogdet())),
+        one("slogdet batch", |a| both(a.slogdet())),
+        one("slogdet singular", |a| both(a.slogdet())),
+    ]
+}
+
+/// Sign and logarithm.
+fn both(pair: (Tensor, Tensor)) -> [Tensor; 2] {
+    [pair.0, pair.1]
+}
+
 pub(super) fn cases() -> Vec<Golden> {
     let mut all = products();
     all.extend(einsums());
+    all.extend(solvers());
     all
 }
