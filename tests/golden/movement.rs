@@ -1,6 +1,6 @@
 //! Shapes, parts, indices, creation.
 
-use wgrad::{DType, Indexing, PadMode, Tensor};
+use wgrad::{DType, Indexing, PadMode, ScatterReduce, Tensor};
 
 use super::{Golden, golden, one};
 
@@ -78,6 +78,11 @@ fn indices() -> Vec<Golden> {
     vec![
         golden("index_select", |_, x| x[0].index_select(1, x[1])),
         golden("gather", |_, x| x[0].gather(1, x[1])),
+        golden("gather first", |_, x| x[0].gather(0, x[1])),
+        golden("gather smaller", |_, x| x[0].gather(1, x[1])),
+        golden("take_along", |_, x| x[0].take_along(1, x[1])),
+        golden("take_along broadcast", |_, x| x[0].take_along(1, x[1])),
+        golden("take", |_, x| x[0].take(x[1])),
         golden("gather twice", |_, x| x[0].square().gather(1, x[1])),
         golden("scatter_add", |_, x| x[0].scatter_add(1, x[1], x[2])),
         golden("masked_scatter none", |_, x| x[1].select(x[0], 0.0)),
@@ -86,10 +91,39 @@ fn indices() -> Vec<Golden> {
     ]
 }
 
+fn scatters() -> Vec<Golden> {
+    let mut all = vec![
+        golden("scatter", |_, x| x[0].scatter(1, x[1], x[2])),
+        golden("scatter value", |_, x| x[0].scatter(1, x[1], x[1].cast(DType::F64) * 0.0 + 2.5)),
+        golden("scatter smaller", |_, x| x[0].scatter(0, x[1], x[2])),
+        golden("scatter_add smaller", |_, x| x[0].scatter_add(1, x[1], x[2])),
+        golden("index_add", |_, x| x[0].index_add(1, x[1], x[2])),
+        golden("index_copy", |_, x| x[0].index_copy(1, x[1], x[2])),
+        golden("index_fill", |_, x| x[0].index_fill(1, x[1], 2.5)),
+        golden("scatter_max ties", |_, x| x[0].scatter_reduce(0, x[1], x[2], ScatterReduce::Max, true)),
+        golden("scatter_min ties", |_, x| x[0].scatter_reduce(0, x[1], x[2], ScatterReduce::Min, true)),
+    ];
+    let kinds = [
+        ("prod", ScatterReduce::Prod),
+        ("mean", ScatterReduce::Mean),
+        ("max", ScatterReduce::Max),
+        ("min", ScatterReduce::Min),
+    ];
+    for (name, kind) in kinds {
+        for (whole, end) in [(true, ""), (false, " without self")] {
+            all.push(golden(format!("scatter_{name}{end}"), move |_, x| {
+                x[0].scatter_reduce(1, x[1], x[2], kind, whole)
+            }));
+        }
+    }
+    all
+}
+
 pub(super) fn cases() -> Vec<Golden> {
     let mut all = shapes();
     all.extend(parts());
     all.extend(indices());
+    all.extend(scatters());
     all.extend(creation());
     all
 }
