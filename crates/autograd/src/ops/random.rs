@@ -87,8 +87,9 @@ fn gumbel_table() -> HostTensor {
 }
 
 fn exponential_table() -> HostTensor {
-    // Above 0, also where the probability is less than an entry can tell from it.
-    let least = f64::powi(2.0, -27);
+    // Above 0, also where the probability is less than an entry can tell from it: between entries of two
+    // units at least one is left.
+    let least = f64::powi(2.0, -26);
     EXPONENTIAL.fill(|q, upper| if upper { -q.ln() } else { (-(-q).ln_1p()).max(least) })
 }
 
