@@ -271,7 +271,7 @@ fn every_index_and_value_dtype(subject: &Subject) {
     }
     // An index of two words is out of range, whatever its lower word.
     // The flag of an index error is the device's: other tests may not hear it.
-    let alone = wgrad_autograd::Context::new(subject.fresh()).unwrap();
+    let alone = Context::new(subject.fresh()).unwrap();
     for far in [1i64 << 32, -1, i64::MIN] {
         let failed =
             alone.pass(|p| input(p, &[2], &[1f32, 2.]).gather(0, input(p, &[1], &[far])).to_vec::<f32>());
