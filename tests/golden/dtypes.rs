@@ -44,6 +44,7 @@ fn promotions() -> Vec<Golden> {
     vec![
         golden("add f16 f32", |_, x| x[0] + x[1]).tolerance(F32),
         golden("add f16 bf16", |_, x| x[0] + x[1]).tolerance(F32),
+        golden("div ints", |_, x| x[0] / x[1]),
         golden("add int f16", |_, x| x[0] + x[1]),
         golden("cast f32", |_, x| x[0].cast(DType::F32)).tolerance(F32),
         golden("cast i32", |_, x| x[0].cast(DType::I32)),

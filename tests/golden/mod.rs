@@ -190,7 +190,7 @@ fn names_match(all: &[Golden]) {
     assert!(missing.is_empty(), "cases without a closure: {missing:?}");
     let unknown: Vec<_> = have.difference(&want).collect();
     assert!(unknown.is_empty(), "closures without a case, run generate.py: {unknown:?}");
-    assert!(have.len() >= 480, "{} cases", have.len());
+    assert!(have.len() >= 830, "{} cases", have.len());
 }
 
 /// The trials: one a case, on the oracle.

@@ -1,6 +1,6 @@
 //! Shapes, parts, indices, creation.
 
-use wgrad::{DType, Indexing, PadMode, ScatterReduce, Tensor};
+use wgrad::{DType, Indexing, PadMode, Patches, ScatterReduce, Tensor};
 
 use super::{Golden, golden, one};
 
@@ -27,6 +27,8 @@ fn shapes() -> Vec<Golden> {
         golden("stack", |_, x| Tensor::stack(x, 1)),
         golden("split", |_, x| x[0].split(1, 2)),
         golden("chunk", |_, x| x[0].chunk(1, 3)),
+        golden("chunk uneven", |_, x| x[0].chunk(1, 3)),
+        one("rot90", |x| x.transpose(0, 1).flip(0)),
         one("pad", |x| x.pad(&[(0, 0), (0, 0), (1, 2)], 0.0)),
         one("pad value", |x| x.pad(&[(0, 0), (0, 1), (1, 2)], 2.5)),
         one("pad negative", |x| x.pad(&[(0, 0), (1, -2), (-1, 2)], 0.0)),
@@ -71,6 +73,22 @@ fn parts() -> Vec<Golden> {
         one("select_index", |x| x.select_index(1, -2)),
         golden("slice_assign", |_, x| x[0].slice_assign(1, 2, x[1])),
         golden("slice_assign step", |_, x| x[0].slice_assign_step(1, 1.., 2, x[1])),
+    ]
+}
+
+/// Windows as columns, and back, under the names that PyTorch gives them.
+fn patches() -> Vec<Golden> {
+    let apart = || Patches {
+        stride: [2, 1].into(),
+        padding: [1, 0].into(),
+        dilation: [2, 1].into(),
+        ..Patches::new([2, 2])
+    };
+    vec![
+        one("unfold", |x| x.im2col(Patches::new([2, 3]))),
+        one("fold", |x| x.col2im([4, 5], Patches::new([2, 3]))),
+        golden("unfold options", move |_, x| x[0].im2col(apart())),
+        golden("fold options", move |_, x| x[0].col2im([5, 4], apart())),
     ]
 }
 
@@ -122,6 +140,7 @@ fn scatters() -> Vec<Golden> {
 pub(super) fn cases() -> Vec<Golden> {
     let mut all = shapes();
     all.extend(parts());
+    all.extend(patches());
     all.extend(indices());
     all.extend(scatters());
     all.extend(creation());
