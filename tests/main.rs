@@ -40,6 +40,7 @@ mod solve;
 mod spatial;
 mod table;
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -114,8 +115,12 @@ fn main() -> ExitCode {
     }
     trials.extend(table::trials(subjects));
     trials.extend(golden::trials());
-    let names = trials.iter().map(|t| t.name().to_owned()).collect();
+    let names: BTreeSet<String> = trials.iter().map(|t| t.name().to_owned()).collect();
+    let same = names.clone();
     trials.push(trial("numerics::names_are_tests".to_owned(), move || numerics::names_are_tests(&names)));
+    trials.push(trial("regressions::faults_are_tried".to_owned(), move || {
+        regressions::faults_are_tried(&same)
+    }));
     trials.push(trial("devices::required".to_owned(), move || devices::check_required(subjects)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -4,16 +4,14 @@
 
 use std::collections::BTreeSet;
 
-use wgrad::{CustomOp, DType, ErrorKind, HostTensor, Pass, Tensor, grad};
+use wgrad::{DType, HostTensor, Pass, Tensor};
 
 use crate::Subject;
-use crate::devices::oracle;
 use crate::ops::{floats, near, run};
 
 crate::suite![
-    plain: an_operation_without_a_gradient_is_an_error;
+    plain: ;
     device: nan, division, overflow, long_sums, nothing, ties, subnormals,
-        gradients_at_the_edges,
 ];
 
 const INF: f64 = f64::INFINITY;
@@ -116,8 +114,6 @@ fn long_sums(subject: &Subject) {
     let ctx = subject.context();
     let got = run(&ctx, |p| p.ones([1]).expand([count]).sum_all()).2;
     assert_eq!(got, [count as f64]);
-    let got = run(&ctx, |p| p.full([1], 0.1).expand([1_392_640]).sum_all()).2;
-    near("tenths", &got, &[139_264.002], 1e-6);
 }
 
 fn nothing(subject: &Subject) {
@@ -159,41 +155,6 @@ fn subnormals(subject: &Subject) {
         let exact = *got == f64::from(x);
         assert!(exact || subject.is_vulkan() && *got == 0.0, "{x:e} became {got:e}");
     }
-}
-
-fn gradients_at_the_edges(subject: &Subject) {
-    let cases: [Case; 8] = [
-        ("relu", &[-1.0, 0.0, 2.0], Tensor::relu, &[0., 0., 1.]),
-        ("abs", &[-1.0, 0.0, 2.0], Tensor::abs, &[-1., 0., 1.]),
-        ("clamp", &[-3.0, -1.0, 0.5, 1.0, 3.0], |x| x.clamp(-1, 1), &[0., 0., 1., 0., 0.]),
-        ("max", &[2.0, 2.0, 1.0], |x| x.max(0), &[0.5, 0.5, 0.]),
-        ("maximum", &[1.0, 2.0, 3.0], |x| x.maximum(2.0), &[0., 0.5, 1.]),
-        ("prod", &[0.0, 2.0, 3.0], |x| x.prod(0), &[6., 0., 0.]),
-        ("sqrt", &[0.0, 4.0], Tensor::sqrt, &[INF, 0.25]),
-        ("tanh", &[100.0, -100.0], Tensor::tanh, &[0., 0.]),
-    ];
-    let ctx = subject.context();
-    for (name, x, f, want) in cases {
-        let got = run(&ctx, |p| {
-            let x = floats(p, [x.len()], x);
-            grad(f(x).sum_all(), &[x]).unwrap()[0]
-        });
-        near(name, &got.2, want, 1e-6);
-    }
-}
-
-fn an_operation_without_a_gradient_is_an_error() {
-    let thrice = CustomOp::new("thrice", include_str!("programs/swish.wgsl"))
-        .cpu(|x, y| y[0].iter_mut().zip(x[0]).for_each(|(y, x)| *y = 3.0 * x))
-        .build()
-        .unwrap();
-    let error = oracle().pass(|p| {
-        let x = floats(p, [2], &[1.0, 2.0]);
-        grad((thrice.call(&[x])[0] + x).sum_all(), &[x]).map(|_| ())
-    });
-    let error = error.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Gradient);
-    assert!(error.to_string().contains("thrice"), "{error}");
 }
 
 /// Every test that `docs/numerics.md` names is one that runs.

@@ -9,7 +9,7 @@ use crate::Subject;
 
 crate::suite![
     plain: ;
-    device: checkpoint_gradients_equal_plain_ones, hole_6_checkpoints_draw_their_own_numbers,
+    device: b106_checkpoint_gradients_equal_plain_ones, hole_6_checkpoints_draw_their_own_numbers,
         hole_7_a_checkpoint_counts_each_use_once, no_grad_ends_with_its_scope, detach_stops_gradients,
         a_checkpoint_inside_a_checkpoint, a_failed_segment_leaves_the_pass_well,
 ];
@@ -43,7 +43,7 @@ fn equal(on: &Subject, a: &[Vec<f64>], b: &[Vec<f64>]) {
     }
 }
 
-fn checkpoint_gradients_equal_plain_ones(on: &Subject) {
+fn b106_checkpoint_gradients_equal_plain_ones(on: &Subject) {
     let plain = gradients(on, |net, x| Ok(layer(net, x)));
     let again = gradients(on, |net, x| checkpoint(x, |x| Ok(layer(net, x))));
     equal(on, &plain, &again);

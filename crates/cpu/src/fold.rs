@@ -1,6 +1,9 @@
 //! Accumulation by a tree that the reduced size alone fixes: elements of a chunk go to lanes by their
 //! position, lanes are folded by halves, chunks in pairs. Rows and columns meet in the same tree, so
 //! results do not depend on layout, fusion or threads.
+//!
+//! A sum of f32 is kept in f64 within a chunk and rounded once: a lane adds up to 32 elements one after the
+//! other, which in f32 would drift by some units of the last place where they are equal.
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use wgrad_graph::{DType, Reduce};
@@ -65,40 +68,73 @@ nums! {
     i64: 0, 1, i64::MIN, i64::MAX, i64::wrapping_add, i64::wrapping_mul;
 }
 
+/// What elements `T` are accumulated in.
+trait Wide<T>: Num {
+    fn widen(x: T) -> Self;
+    fn narrow(self) -> T;
+}
+
+impl<T: Num> Wide<T> for T {
+    #[inline(always)]
+    fn widen(x: T) -> T {
+        x
+    }
+    #[inline(always)]
+    fn narrow(self) -> T {
+        self
+    }
+}
+
+impl Wide<f32> for f64 {
+    #[inline(always)]
+    fn widen(x: f32) -> f64 {
+        f64::from(x)
+    }
+    #[inline(always)]
+    fn narrow(self) -> f32 {
+        self as f32
+    }
+}
+
+/// The dtype of the lanes of a chunk.
+pub(crate) fn wide(kind: Reduce, dtype: DType) -> DType {
+    if let (Reduce::Sum, DType::F32) = (kind, dtype) { DType::F64 } else { dtype }
+}
+
 /// What a loop over accumulators does.
-enum Job<'a, T> {
+enum Job<'a, A, T> {
     /// `acc[i] = op(acc[i], x[i])`, `x` wrapping around `acc` from position `phase` on.
-    Wrap { acc: &'a mut [T], x: &'a [T], phase: usize },
+    Wrap { acc: &'a mut [A], x: &'a [T], phase: usize },
     /// Each of `y` is the fold of a row of `r` elements of `x`.
     Rows { x: &'a [T], r: usize, y: &'a mut [T] },
-    /// Folds rows of `width` elements by halves into the first.
-    Halve { acc: &'a mut [T], width: usize },
+    /// Folds rows of `y.len()` elements by halves into `y`.
+    Halve { acc: &'a mut [A], y: &'a mut [T] },
 }
 
-struct Loop<'a, T> {
+struct Loop<'a, A, T> {
     kind: Reduce,
-    job: Job<'a, T>,
+    job: Job<'a, A, T>,
 }
 
-impl<T: Num> pulp::WithSimd for Loop<'_, T> {
+impl<A: Wide<T>, T: Num> pulp::WithSimd for Loop<'_, A, T> {
     type Output = ();
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
         match self.kind {
-            Reduce::Sum => go(self.job, T::identity(self.kind), T::add),
-            Reduce::Prod => go(self.job, T::identity(self.kind), T::mul),
-            Reduce::Max => go(self.job, T::identity(self.kind), T::greater),
-            Reduce::Min => go(self.job, T::identity(self.kind), T::smaller),
+            Reduce::Sum => go(self.job, A::identity(self.kind), A::add),
+            Reduce::Prod => go(self.job, A::identity(self.kind), A::mul),
+            Reduce::Max => go(self.job, A::identity(self.kind), A::greater),
+            Reduce::Min => go(self.job, A::identity(self.kind), A::smaller),
         }
     }
 }
 
 #[inline(always)]
-fn go<T: Num>(job: Job<'_, T>, identity: T, f: impl Fn(T, T) -> T + Copy) {
+fn go<A: Wide<T>, T: Num>(job: Job<'_, A, T>, identity: A, f: impl Fn(A, A) -> A + Copy) {
     match job {
         Job::Wrap { acc, x, phase } => {
             if phase == 0
-                && let Ok(lanes) = <&mut [T; LANES]>::try_from(&mut *acc)
+                && let Ok(lanes) = <&mut [A; LANES]>::try_from(&mut *acc)
             {
                 lanewise(lanes, x, f);
                 return;
@@ -110,35 +146,38 @@ fn go<T: Num>(job: Job<'_, T>, identity: T, f: impl Fn(T, T) -> T + Copy) {
         Job::Rows { x, r, y } => {
             for (y, x) in y.iter_mut().zip(x.chunks_exact(r)) {
                 *y = if r <= LANES {
-                    x.iter().fold(identity, |y, x| f(y, *x))
+                    x.iter().fold(identity, |y, x| f(y, A::widen(*x))).narrow()
                 } else {
                     let mut lanes = [identity; LANES];
                     lanewise(&mut lanes, x, f);
                     halve(&mut lanes, 1, f);
-                    lanes[0]
+                    lanes[0].narrow()
                 };
             }
         }
-        Job::Halve { acc, width } => halve(acc, width, f),
+        Job::Halve { acc, y } => {
+            halve(acc, y.len(), f);
+            y.iter_mut().zip(acc).for_each(|(y, a)| *y = a.narrow());
+        }
     }
 }
 
 #[inline(always)]
-fn each<T: Num>(acc: &mut [T], x: &[T], f: impl Fn(T, T) -> T) {
-    acc.iter_mut().zip(x).for_each(|(a, x)| *a = f(*a, *x));
+fn each<A: Wide<T>, T: Num>(acc: &mut [A], x: &[T], f: impl Fn(A, A) -> A) {
+    acc.iter_mut().zip(x).for_each(|(a, x)| *a = f(*a, A::widen(*x)));
 }
 
 #[inline(always)]
-fn lanewise<T: Num>(acc: &mut [T; LANES], x: &[T], f: impl Fn(T, T) -> T) {
+fn lanewise<A: Wide<T>, T: Num>(acc: &mut [A; LANES], x: &[T], f: impl Fn(A, A) -> A) {
     let mut lanes = *acc;
     let (rows, rest) = x.as_chunks::<LANES>();
     for row in rows {
         for l in 0..LANES {
-            lanes[l] = f(lanes[l], row[l]);
+            lanes[l] = f(lanes[l], A::widen(row[l]));
         }
     }
     for (a, x) in lanes.iter_mut().zip(rest) {
-        *a = f(*a, *x);
+        *a = f(*a, A::widen(*x));
     }
     *acc = lanes;
 }
@@ -153,67 +192,72 @@ fn halve<T: Num>(acc: &mut [T], width: usize, f: impl Fn(T, T) -> T) {
     }
 }
 
-fn dispatch<T: Num>(kind: Reduce, job: Job<'_, T>) {
+fn dispatch<A: Wide<T>, T: Num>(kind: Reduce, job: Job<'_, A, T>) {
     pulp::Arch::new().dispatch(Loop { kind, job });
 }
 
-/// Calls `$f::<T>(..)` for the type of a dtype that reductions take.
+/// Calls `$f::<A, T>(..)` for the types of lanes and elements.
 macro_rules! typed {
-    ($dtype:expr, $f:ident($($arg:expr),*)) => {
-        match $dtype {
-            DType::F32 => $f::<f32>($($arg),*),
-            DType::F64 => $f::<f64>($($arg),*),
-            DType::I32 => $f::<i32>($($arg),*),
-            DType::U32 => $f::<u32>($($arg),*),
-            DType::I64 => $f::<i64>($($arg),*),
-            DType::Bool | DType::U8 | DType::F16 | DType::BF16 => {
+    ($kind:expr, $dtype:expr, $f:ident($($arg:expr),*)) => {
+        match ($dtype, wide($kind, $dtype)) {
+            (DType::F32, DType::F64) => $f::<f64, f32>($($arg),*),
+            (DType::F32, _) => $f::<f32, f32>($($arg),*),
+            (DType::F64, _) => $f::<f64, f64>($($arg),*),
+            (DType::I32, _) => $f::<i32, i32>($($arg),*),
+            (DType::U32, _) => $f::<u32, u32>($($arg),*),
+            (DType::I64, _) => $f::<i64, i64>($($arg),*),
+            (DType::Bool | DType::U8 | DType::F16 | DType::BF16, _) => {
                 unreachable!("not reduced, checked when recorded")
             }
         }
     };
 }
 
-/// Fills accumulators with the value that changes nothing.
+/// Fills lanes with the value that changes nothing.
 pub(crate) fn clear(kind: Reduce, dtype: DType, acc: &mut [u8]) {
-    fn run<T: Num>(kind: Reduce, acc: &mut [u8]) {
-        cast_slice_mut::<_, T>(acc).fill(T::identity(kind));
+    fn run<A: Wide<T>, T: Num>(kind: Reduce, acc: &mut [u8]) {
+        cast_slice_mut::<_, A>(acc).fill(A::identity(kind));
     }
-    typed!(dtype, run(kind, acc));
+    typed!(kind, dtype, run(kind, acc));
 }
 
-/// `acc[i] = op(acc[i], x[i])`, `x` wrapping around `acc` from position `phase` on.
+/// `acc[i] = op(acc[i], x[i])` for lanes `acc`, `x` wrapping around them from position `phase` on.
 pub(crate) fn wrap(kind: Reduce, dtype: DType, acc: &mut [u8], x: &[u8], phase: usize) {
-    fn run<T: Num>(kind: Reduce, acc: &mut [u8], x: &[u8], phase: usize) {
-        dispatch::<T>(kind, Job::Wrap { acc: cast_slice_mut(acc), x: cast_slice(x), phase });
+    fn run<A: Wide<T>, T: Num>(kind: Reduce, acc: &mut [u8], x: &[u8], phase: usize) {
+        dispatch::<A, T>(kind, Job::Wrap { acc: cast_slice_mut(acc), x: cast_slice(x), phase });
     }
-    typed!(dtype, run(kind, acc, x, phase));
+    typed!(kind, dtype, run(kind, acc, x, phase));
 }
 
 /// Each of `y` is the whole reduction of a row of `r` (1 to [`CHUNK`]) elements.
 pub(crate) fn rows(kind: Reduce, dtype: DType, x: &[u8], r: usize, y: &mut [u8]) {
-    fn run<T: Num>(kind: Reduce, x: &[u8], r: usize, y: &mut [u8]) {
-        dispatch::<T>(kind, Job::Rows { x: cast_slice(x), r, y: cast_slice_mut(y) });
+    fn run<A: Wide<T>, T: Num>(kind: Reduce, x: &[u8], r: usize, y: &mut [u8]) {
+        dispatch::<A, T>(kind, Job::Rows { x: cast_slice(x), r, y: cast_slice_mut(y) });
     }
-    typed!(dtype, run(kind, x, r, y));
+    typed!(kind, dtype, run(kind, x, r, y));
 }
 
-/// Folds lanes of `width` elements, a power of two of them, by halves into the first.
-pub(crate) fn halves(kind: Reduce, dtype: DType, acc: &mut [u8], width: usize) {
-    fn run<T: Num>(kind: Reduce, acc: &mut [u8], width: usize) {
-        dispatch::<T>(kind, Job::Halve { acc: cast_slice_mut(acc), width });
+/// Folds lanes of as many elements as `y` has, a power of two of them, by halves into `y`.
+pub(crate) fn halves(kind: Reduce, dtype: DType, acc: &mut [u8], y: &mut [u8]) {
+    fn run<A: Wide<T>, T: Num>(kind: Reduce, acc: &mut [u8], y: &mut [u8]) {
+        dispatch::<A, T>(kind, Job::Halve { acc: cast_slice_mut(acc), y: cast_slice_mut(y) });
     }
-    typed!(dtype, run(kind, acc, width));
+    typed!(kind, dtype, run(kind, acc, y));
 }
 
 /// Folds `chunks` rows of `width` elements in pairs into the first.
 pub(crate) fn pairs(kind: Reduce, dtype: DType, part: &mut [u8], chunks: usize, width: usize) {
-    let bytes = width * dtype.bytes();
-    let mut step = 1;
-    while step < chunks {
-        for i in (0..chunks - step).step_by(2 * step) {
-            let (low, high) = part.split_at_mut((i + step) * bytes);
-            wrap(kind, dtype, &mut low[i * bytes..(i + 1) * bytes], &high[..bytes], 0);
+    fn run<A: Wide<T>, T: Num>(kind: Reduce, part: &mut [u8], chunks: usize, width: usize) {
+        let part: &mut [T] = cast_slice_mut(part);
+        let mut step = 1;
+        while step < chunks {
+            for i in (0..chunks - step).step_by(2 * step) {
+                let (low, high) = part.split_at_mut((i + step) * width);
+                let (acc, x) = (&mut low[i * width..(i + 1) * width], &high[..width]);
+                dispatch::<T, T>(kind, Job::Wrap { acc, x, phase: 0 });
+            }
+            step *= 2;
         }
-        step *= 2;
     }
+    typed!(kind, dtype, run(kind, part, chunks, width));
 }

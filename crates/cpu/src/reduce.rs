@@ -73,6 +73,14 @@ impl Reduction {
         }
     }
 
+    /// Bytes of an element of the lanes.
+    fn lane((kind, dtype): &(AccKind, DType)) -> usize {
+        match *kind {
+            AccKind::Reduce(kind) => fold::wide(kind, *dtype).bytes(),
+            AccKind::Arg { .. } => 0,
+        }
+    }
+
     /// The accumulators of some rows, on this thread.
     pub(crate) fn run_rows(&self, env: Env<'_>, outer: Range<usize>) -> Vec<Block> {
         let chunks = self.chunks();
@@ -136,7 +144,7 @@ impl Reduction {
                 let first = at(range.start);
                 let lanes = fold::lanes(self.reduced) * block;
                 let mut state: Vec<Block> =
-                    self.accs.iter().map(|(_, d)| Block::new(lanes * d.bytes())).collect();
+                    self.accs.iter().map(|acc| Block::new(lanes * Self::lane(acc))).collect();
                 for unit in range {
                     let (row, from) = (unit / in_row, unit % in_row * block);
                     let width = block.min(self.width - from);
@@ -182,7 +190,7 @@ impl Reduction {
             return;
         }
         let mut lanes: Vec<Block> =
-            self.accs.iter().map(|(_, d)| Block::new(fold::LANES * d.bytes())).collect();
+            self.accs.iter().map(|acc| Block::new(fold::LANES * Self::lane(acc))).collect();
         for unit in units.clone() {
             let (o, c, to) = (unit / chunks, unit % chunks, unit - units.start);
             let (from, end) = (c * CHUNK, r.min((c + 1) * CHUNK));
@@ -224,7 +232,8 @@ impl Reduction {
                 let x = machine.root(i, len);
                 match *kind {
                     AccKind::Reduce(kind) => {
-                        let state = &mut state[i].bytes_mut()[..lanes * width * dtype.bytes()];
+                        let used = lanes * width * fold::wide(kind, *dtype).bytes();
+                        let state = &mut state[i].bytes_mut()[..used];
                         fold::wrap(kind, *dtype, state, x, phase);
                     }
                     // Columns of extremes are taken row by row, whatever their width.
@@ -257,7 +266,8 @@ impl Reduction {
         for (i, (kind, dtype)) in self.accs.iter().enumerate() {
             match *kind {
                 AccKind::Reduce(kind) => {
-                    fold::clear(kind, *dtype, &mut state[i].bytes_mut()[..lanes * width * dtype.bytes()]);
+                    let used = lanes * width * fold::wide(kind, *dtype).bytes();
+                    fold::clear(kind, *dtype, &mut state[i].bytes_mut()[..used]);
                 }
                 AccKind::Arg { .. } => start(&mut accs[i], to, width),
             }
@@ -267,10 +277,9 @@ impl Reduction {
     fn finish(&self, state: &mut [Block], accs: &mut [Acc<'_>], lanes: usize, to: usize, width: usize) {
         for (i, (kind, dtype)) in self.accs.iter().enumerate() {
             if let AccKind::Reduce(kind) = *kind {
-                let (state, bytes) = (state[i].bytes_mut(), width * dtype.bytes());
-                let used = lanes * bytes;
-                fold::halves(kind, *dtype, &mut state[..used], width);
-                accs[i].bytes[to * dtype.bytes()..][..bytes].copy_from_slice(&state[..bytes]);
+                let used = lanes * width * fold::wide(kind, *dtype).bytes();
+                let y = &mut accs[i].bytes[to * dtype.bytes()..][..width * dtype.bytes()];
+                fold::halves(kind, *dtype, &mut state[i].bytes_mut()[..used], y);
             }
         }
     }
