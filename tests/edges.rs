@@ -4,7 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use wgrad::{DType, Pass, Tensor, grad};
+use wgrad::{DType, HostTensor, Pass, Tensor, grad};
 use wgrad_graph::{Binary, Unary};
 
 use crate::Subject;
@@ -13,7 +13,7 @@ use crate::ops::{Make, floats, near, run};
 crate::suite![
     plain: ;
     device: unary_rows, binary_rows, integer_rows, saturated_functions, softmax_of_far_logits,
-        spread_of_a_large_mean, signs_of_zero, choices_let_nothing_through,
+        spread_of_a_large_mean, signs_of_zero, choices_let_nothing_through, sums_of_nothing,
 ];
 
 const INF: f32 = f32::INFINITY;
@@ -151,7 +151,7 @@ fn integer_rows(on: &Subject) {
         _ => x as f64,
     };
     for dtype in [DType::I32, DType::U32, DType::U8] {
-        let line = |p: &Pass| p.input(wgrad::HostTensor::new([n], &words).unwrap()).unwrap().cast(dtype);
+        let line = |p: &Pass| p.input(HostTensor::new([n], &words).unwrap()).unwrap().cast(dtype);
         let held: Vec<i64> = words.iter().map(|x| wrap(i64::from(*x), dtype) as i64).collect();
         for op in Unary::ALL {
             let row = op.row();
@@ -289,4 +289,24 @@ fn choices_let_nothing_through(on: &Subject) {
         near(name, &y, want, 2e-6);
         near(&format!("gradient of {name}"), &g, slopes, 2e-6);
     }
+}
+
+/// Reductions over no elements of every kind of view, with functions before them.
+fn sums_of_nothing(on: &Subject) {
+    on.context()
+        .pass(|pass| {
+            let whole = pass.input(HostTensor::new([2, 3], &[0.5f32; 6])?)?;
+            let none = pass.input(HostTensor::new([2, 0], &[0f32; 0])?)?;
+            let more = none.expand([3, 2, 0]).reshape([6, 0]);
+            for x in [none, whole.slice(1, 1..1), none.slice_at(0, 0usize, 2), more] {
+                let turned = x.t();
+                for view in [x, turned, x.flip(..), turned.expand([4, 0, x.shape()[0]]), x.unsqueeze(0)] {
+                    assert_eq!(view.exp().sum_all().item::<f32>()?, 0.0);
+                    assert_eq!((view * view.flip(..)).mul(2.0).sum_all().item::<f32>()?, 0.0);
+                    assert_eq!(view.cos().prod(..).item::<f32>()?, 1.0);
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
 }

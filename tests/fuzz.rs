@@ -8,6 +8,8 @@ mod coverage;
 mod found;
 mod program;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use wgrad::{Context, ContextOptions};
@@ -95,7 +97,15 @@ impl Ways {
             }
             let mut got = Told::default();
             let log = |got: &Told| got.log.join("\n");
-            run(ctx, genes, self.most, &mut got).map_err(|e| format!("{how}: {e}\n{}", log(&got)))?;
+            let ran = catch_unwind(AssertUnwindSafe(|| run(ctx, genes, self.most, &mut got)));
+            match ran {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => return Err(format!("{how}: {e}\n{}", log(&got))),
+                Err(e) => {
+                    let text = e.downcast_ref::<String>().map_or("a panic", |s| s);
+                    return Err(format!("{how}: {text}\n{}", log(&got)));
+                }
+            }
             if let Some(difference) = difference(&got.shown, &want.shown) {
                 return Err(format!("{how}: {difference}\n{}", log(&want)));
             }

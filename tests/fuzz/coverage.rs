@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use wgrad_graph::{Binary, Index, Kind, Op, Plan, Unary};
+use wgrad_graph::{Binary, Graph, Index, Kind, Op, Plan, Unary, Val};
 
 /// Counters by name.
 #[derive(Default)]
@@ -46,9 +46,58 @@ fn layout(index: &Index) -> &'static str {
     }
 }
 
+/// The value itself, behind nodes that only give it another shape.
+fn behind(graph: &Graph, mut val: Val) -> Val {
+    while graph.node(val.node).op == Op::Reshape {
+        val = graph.node(val.node).inputs[0];
+    }
+    val
+}
+
 const LAYOUTS: [&str; 7] =
     ["linear", "strided", "backwards", "repeated", "padded", "several views", "dynamic offset"];
-const KINDS: [&str; 4] = ["pointwise", "reduce", "matmul", "scatter_add"];
+const KINDS: [&str; 5] = ["pointwise", "reduce", "matmul", "scatter", "whole"];
+/// Operations that are no rows and are seen in kernels.
+const OTHERS: [&str; 38] = [
+    "iota",
+    "select",
+    "cast",
+    "sum",
+    "prod",
+    "max",
+    "min",
+    "argmax",
+    "argmin",
+    "matmul",
+    "permute",
+    "expand",
+    "slice",
+    "windows",
+    "diagonal",
+    "pad",
+    "concat",
+    "slice_at",
+    "slice_assign",
+    "slice_assign_at",
+    "gather",
+    "scatter_add",
+    "scatter_prod",
+    "scatter_max",
+    "scatter_min",
+    "cumsum",
+    "cumprod",
+    "logcumsumexp",
+    "cummax",
+    "cummin",
+    "recur",
+    "argsort",
+    "cholesky",
+    "solve_triangular",
+    "solve",
+    "slogdet",
+    "det",
+    "scalar",
+];
 /// What fuses with each other as producer and consumer.
 const INTO: [&str; 8] = ["unary", "binary", "select", "cast", "permute", "expand", "slice", "reduce"];
 const FROM: [&str; 9] = ["unary", "binary", "select", "cast", "permute", "expand", "slice", "pad", "gather"];
@@ -61,7 +110,7 @@ impl Coverage {
                 Kind::Pointwise => "pointwise",
                 Kind::Reduce => "reduce",
                 Kind::MatMul { .. } => "matmul",
-                Kind::Scatter { .. } => "scatter_add",
+                Kind::Scatter { .. } => "scatter",
                 Kind::Whole(_) => "whole",
                 Kind::Custom(_) => "custom",
             };
@@ -73,7 +122,9 @@ impl Coverage {
             for id in &here {
                 let node = plan.graph.node(*id);
                 *self.ops.entry(node.op.name()).or_default() += 1;
-                for v in node.inputs.iter().filter(|v| here.contains(&v.node)) {
+                for v in
+                    node.inputs.iter().map(|v| behind(&plan.graph, *v)).filter(|v| here.contains(&v.node))
+                {
                     let pair = (family(&plan.graph.node(v.node).op), family(&node.op));
                     *self.pairs.entry(pair).or_default() += 1;
                 }
@@ -90,7 +141,8 @@ impl Coverage {
                 rare.push(format!("{what}: {count}"));
             }
         };
-        let names = Unary::ALL.iter().map(|u| u.row().name).chain(Binary::ALL.iter().map(|b| b.row().name));
+        let rows = Unary::ALL.iter().map(|u| u.row().name).chain(Binary::ALL.iter().map(|b| b.row().name));
+        let names = rows.chain(OTHERS);
         names.for_each(|n| need(n.to_owned(), self.ops.get(n)));
         LAYOUTS.iter().for_each(|l| need((*l).to_owned(), self.layouts.get(l)));
         KINDS.iter().for_each(|k| need((*k).to_owned(), self.kinds.get(k)));

@@ -7,8 +7,10 @@
 //! integers.
 
 mod halves;
+mod layers;
 mod lines;
 mod operations;
+mod systems;
 
 use std::sync::Arc;
 
@@ -88,7 +90,7 @@ struct Program<'a> {
     /// What gradients are taken by.
     leaves: Vec<Tensor>,
     shown: Shown,
-    log: Vec<String>,
+    log: &'a mut Vec<String>,
     /// The plans of reads in the middle.
     plans: Vec<Arc<Plan>>,
     /// How far all inexact inputs are moved, each by its own pattern; `Some` takes whatever gradients
@@ -230,6 +232,13 @@ impl Program<'_> {
     fn partner(&mut self, x: V) -> Result<V> {
         let dtype = x.t.dtype();
         let shape = x.t.shape();
+        if shape.rank() > 0 && self.dice.one_in(8) {
+            // The value itself, read at two places.
+            let a = self.dice.below(shape.rank());
+            let square = shape.rank() > 1 && shape[shape.rank() - 1] == shape[shape.rank() - 2];
+            let t = if square { x.t.try_t()? } else { x.t.try_flip(a as i32)? };
+            return Ok(V { t, ..x });
+        }
         for _ in 0..4 {
             let w = self.any();
             if w.t.dtype() == dtype && shape.broadcast(&w.t.shape()).is_some() {
@@ -262,6 +271,7 @@ pub(super) fn run(ctx: &Context, genes: &Genes, most: usize, told: &mut Told) ->
     let params = [Param::new(ctx, "a", &data)?, Param::new(ctx, "b", &data)?];
     let state = Kept::new(ctx, &data)?;
     for _ in 0..2 {
+        told.log.clear();
         let pass = ctx.begin()?;
         let mut p = Program {
             dice: Dice(genes.frame),
@@ -270,12 +280,11 @@ pub(super) fn run(ctx: &Context, genes: &Genes, most: usize, told: &mut Told) ->
             values: Vec::new(),
             leaves: Vec::new(),
             shown: Vec::new(),
-            log: Vec::new(),
+            log: &mut told.log,
             plans: Vec::new(),
             shift: None,
         };
         let result = p.body(&genes.body, &params, &state).and_then(|()| p.end(genes.frame));
-        told.log = std::mem::take(&mut p.log);
         told.plans.append(&mut p.plans);
         let later = result?;
         told.shown.append(&mut p.shown);
@@ -308,7 +317,7 @@ pub(super) fn loss_at(ctx: &Context, genes: &Genes, most: usize, shift: f64) -> 
             values: Vec::new(),
             leaves: Vec::new(),
             shown: Vec::new(),
-            log: Vec::new(),
+            log: &mut Vec::new(),
             plans: Vec::new(),
             shift: Some(shift),
         };
@@ -334,7 +343,7 @@ impl Program<'_> {
     }
 
     fn step(&mut self, params: &[Param; 2], state: &Kept) -> Result<()> {
-        match self.dice.below(32) {
+        match self.dice.below(40) {
             0..4 => self.smooth(),
             4..8 => self.arithmetic(),
             8..10 => self.stepped(),
@@ -347,14 +356,27 @@ impl Program<'_> {
             21 => self.scanned(),
             22 => self.windowed(),
             23..27 => self.linked(),
-            30 | 31 => self.row(),
-            27 => {
+            27..29 => self.row(),
+            29 => self.convolved(),
+            30 => self.pooled(),
+            31 => {
+                if self.dice.one_in(2) {
+                    self.contracted()
+                } else {
+                    self.attended()
+                }
+            }
+            32 => self.solved(),
+            33 => self.scattered(),
+            34 => self.ordered(),
+            35 | 36 => self.chained(),
+            37 => {
                 let v = self.any();
                 self.log.push("read".into());
                 self.show("middle", v.t)
             }
             _ if self.shift.is_some() => Ok(()),
-            28 => {
+            38 => {
                 let v = self.float()?;
                 self.log.push("detach".into());
                 self.push(v.t.try_detach()?, v.size, v.digits)
@@ -388,8 +410,16 @@ impl Program<'_> {
 
     fn loss(&mut self) -> Result<Tensor> {
         let mut loss = self.pass.full([], 0.0);
+        let mut of = Vec::new();
         for _ in 0..4 + self.dice.below(6) {
-            let v = self.float()?;
+            of.push(self.float()?);
+        }
+        if self.shift.is_some() {
+            // Where differences tell whether a rule is right, nearly every operation counts.
+            let all = self.values.iter().filter(|v| v.t.dtype().is_float() && !v.exact());
+            of.extend(all);
+        }
+        for v in of {
             let w = self.input(DType::F32, v.t.shape(), false)?;
             loss = loss + (v.t * w.t).sum_all() / v.t.shape().elems().max(1) as f64;
         }

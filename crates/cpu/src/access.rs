@@ -131,7 +131,8 @@ impl Access {
             [level] => match &level.axes[..] {
                 [] => Class::Uniform,
                 [axis] if axis.all() && axis.stride == 1 => Class::Flat,
-                [axis] if axis.all() && axis.stride == 0 => Class::Uniform,
+                // An empty space has no element, not even one.
+                [axis] if axis.all() && axis.stride == 0 && axis.size > 0 => Class::Uniform,
                 _ => Class::Walk,
             },
             _ => Class::Walk,

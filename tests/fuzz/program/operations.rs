@@ -112,7 +112,7 @@ impl Program<'_> {
                 ("int cast", t.try_cast(to)?)
             }
             16 => ("int select", t.try_ne(w.t)?.try_select(t, w.t)?),
-            17 if dtype == DType::U32 => ("mul_high", t.try_mul_high(w.t)?),
+            17..19 if dtype == DType::U32 => ("mul_high", t.try_mul_high(w.t)?),
             _ if truth => {
                 self.log.push("bool to float".into());
                 return self.push(t.try_cast(DType::F32)?, 1.0, 0);
@@ -133,7 +133,7 @@ impl Program<'_> {
         let rank = from.rank();
         let a = self.dice.below(rank);
         let axis = a as i32;
-        let kind = self.dice.below(13);
+        let kind = self.dice.below(14);
         if rank == 0 && !(1..3).contains(&kind) {
             return Ok(());
         }
@@ -166,9 +166,10 @@ impl Program<'_> {
             }
             9 => {
                 let w = self.input(t.dtype(), from, x.exact())?;
-                let parts = [t, w.t, t];
-                let count = 2 + self.dice.below(2);
-                Tensor::try_cat(&parts[..count], axis)?
+                let count = if self.dice.one_in(4) { 4 + self.dice.below(7) } else { 2 + self.dice.below(2) };
+                let turned = w.t.try_flip(axis)?;
+                let parts: Vec<Tensor> = [t, w.t, t, turned].into_iter().cycle().take(count).collect();
+                Tensor::try_cat(&parts, axis)?
             }
             10 => t.try_repeat(axis, 1 + self.dice.below(3))?,
             11 => {
@@ -182,6 +183,10 @@ impl Program<'_> {
                 }
             }
             12 if from[a] > 0 => t.try_select_index(axis, -1)?,
+            13 => {
+                let size = self.dice.below(from[a] + 1);
+                t.try_slice_at(axis, self.dice.below(from[a] - size + 1), size)?
+            }
             _ => return Ok(()),
         };
         self.log.push(format!("movement {kind} {} {from} -> {}", t.dtype(), y.shape()));
@@ -315,9 +320,9 @@ impl Program<'_> {
                 let idx = self.indices(Shape::from([count]), size)?;
                 t.try_index_select(axis, idx)?
             }
-            2 => {
+            2 if from.rank() < 8 => {
                 let idx = self.indices(Shape::from([2, count]), from[0])?;
-                t.try_embedding(idx).or_else(|_| t.try_neg())?
+                t.try_embedding(idx)?
             }
             _ if scatters => {
                 let part = from.with(a, count);
@@ -343,12 +348,34 @@ impl Program<'_> {
     /// What replaces the owned value `now`.
     pub(super) fn update(&mut self, now: V) -> Result<Tensor> {
         let w = self.partner(V { digits: INEXACT, ..now })?;
-        let next = match self.dice.below(4) {
+        let next = match self.dice.below(6) {
             0 if now.t.rank() == 2 && now.t.shape()[0] == now.t.shape()[1] => now.t.t() * 0.5,
             1 => now.t.flip(..) + 0.25,
-            2 if w.t.shape().broadcast(&now.t.shape()) == Some(now.t.shape()) => now.t * 0.9 + w.t * 0.1,
+            // A part is replaced in place, by what is computed of the whole.
+            2 | 3 => {
+                let (n, axis) = (now.t.shape()[0], self.dice.below(2) as i32);
+                let part = (now.t * now.t.sum_keepdim(axis)).narrow(axis, 0, n.div_ceil(2)).tanh();
+                let at = self.dice.below(n / 2 + 1);
+                let next = if self.dice.one_in(2) {
+                    now.t.try_slice_assign(axis, at, part)?
+                } else {
+                    now.t.try_slice_assign_at(axis, at, part)?
+                };
+                return self.beside(now, next);
+            }
+            4 if w.t.shape().broadcast(&now.t.shape()) == Some(now.t.shape()) => now.t * 0.9 + w.t * 0.1,
             _ => now.t * 0.75,
         };
-        next.try_tanh()
+        let next = next.try_tanh()?;
+        self.beside(now, next)
+    }
+
+    /// `next`, which replaces `now`; sometimes something reads both.
+    fn beside(&mut self, now: V, next: Tensor) -> Result<Tensor> {
+        if self.dice.one_in(2) {
+            let both = if self.dice.one_in(2) { next.try_t()? } else { next };
+            self.push(now.t.try_sub(both)?, 2.0, INEXACT)?;
+        }
+        Ok(next)
     }
 }
