@@ -33,8 +33,8 @@ fn b002_sum_of_halves_on_the_way(on: &Subject) {
 /// One running total in f32 is 0.5 % off here, and never passes 2^24.
 fn b004_long_sums_do_not_drift(on: &Subject) {
     let exact = 1_392_640.0 * f64::from(0.1f32);
-    // A kernel's invocation adds its own elements one after the other.
-    let off = if on.is_vulkan() { 0.4 } else { 0.01 };
+    // A kernel's lane adds 128 elements one after the other, and equal ones drift alike.
+    let off = if on.is_vulkan() { 1.4 } else { 0.01 };
     let fine = |say: &str, got: f64| assert!((got - exact).abs() <= off, "{say}: {got}, not {exact}");
     let count = 1_392_640;
     ways(on, &[floats([count], &vec![0.1; count])], |p, x, say| {
