@@ -73,6 +73,7 @@ fn arithmetic() -> Vec<Case> {
         two("atan2 broadcast", -3.0, 3.0, |x, w| x.atan2(w)),
         two("hypot broadcast", -3.0, 3.0, |x, w| x.hypot(w)),
         two("copysign broadcast", -3.0, 3.0, |x, w| x.copysign(w)),
+        two("remainder", 0.3, 4.0, |x, w| x.remainder(w + 5.0)),
         two("rem signs", -4.0, 4.0, |x, w| x.rem(w)).no_grad(),
         two("fmod signs", -4.0, 4.0, |x, w| x.fmod(w)).no_grad(),
         two("floor_div signs", -4.0, 4.0, |x, w| x.floor_div(w)).no_grad(),
@@ -121,6 +122,8 @@ fn choice() -> Vec<Case> {
     let odd =
         || floats_of([2, 4], &[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1.5, -0.0, 3e38, -2.5, 0.25]);
     vec![
+        case("cast", [float([3, 5], -2.0, 2.0)], |_, x| (x[0].cast(DType::F32) * 0.5).cast(x[0].dtype())),
+        case("cast int", [ints([3, 5], -9, 9)], |_, x| x[0].cast(DType::F32) * 0.5).no_grad(),
         case("select", [bools([3, 5]), float([3, 5], -2.0, 2.0), float([3, 5], -2.0, 2.0)], |_, x| {
             x[0].select(x[1], x[2])
         }),
@@ -175,6 +178,7 @@ fn creation() -> Vec<Case> {
     let made = |name: &str, f: fn(&wgrad::Pass) -> Tensor| case(name, [], move |p, _| f(p)).no_grad();
     vec![
         made("zeros", |p| p.zeros([3, 0, 2])),
+        made("ones", |p| p.ones([2, 3])),
         made("ones_of", |p| p.ones_of([3, 5], DType::U8)),
         made("zeros_of", |p| p.zeros_of([5], DType::Bool)),
         made("full", |p| p.full([3, 5], 0.1)),
@@ -189,6 +193,8 @@ fn creation() -> Vec<Case> {
         made("tril_mask", |p| p.tril_mask(3, 5, 1)),
         made("triu_mask", |p| p.triu_mask(5, 3, -1)),
         case("zeros_like", [ints([3], 0, 9)], |_, x| x[0].zeros_like()).no_grad(),
+        made("full_of", |p| p.full_of([2, 3], 7.0, DType::U8)),
+        case("ones_like", [float([2, 3], -1.0, 1.0)], |_, x| x[0].ones_like()).no_grad(),
         case("full_like", [bools([3])], |_, x| x[0].full_like(1)).no_grad(),
         case("meshgrid", [float([3], -2.0, 2.0), float([5], -2.0, 2.0)], |_, x| {
             let grid = Tensor::meshgrid(&[x[0], x[1]], Indexing::Ij);

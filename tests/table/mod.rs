@@ -30,14 +30,14 @@ use libtest_mimic::Trial;
 use wgrad::{Context, ContextOptions, DType, Pass, Result, Tensor, grad};
 
 #[allow(unused_imports, reason = "areas take what they need")]
-pub(crate) use case::{Case, Grad, Operand, bools, case, float, floats_of, ints, ints_of};
+pub(crate) use case::{Case, Grad, Operand, bools, case, float, floats_of, host, ints, ints_of};
 use layout::Layout;
 
 use crate::Subject;
 use crate::devices::oracle_with;
 
 /// Every case of every area.
-fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     all.extend(conv::cases());
     all.extend(movement::cases());
@@ -121,10 +121,10 @@ struct Outcome {
 }
 
 /// Numbers without symmetry, as many as `y` has.
-fn weights(p: &Pass, y: Tensor) -> Result<Tensor> {
+pub(crate) fn weights(p: &Pass, y: Tensor) -> Result<Tensor> {
     let shape = y.shape();
     let elems = case::spread(shape.elems(), -1.0, 1.5, 0.77);
-    p.input(case::host(shape.dims(), &elems, y.dtype()))
+    p.input(host(shape.dims(), &elems, y.dtype()))
 }
 
 fn outcome(ctx: &Context, case: &Case, way: Way, dtype: DType) -> Result<Outcome> {

@@ -1,6 +1,6 @@
 //! Operations that only move elements.
 
-use wgrad::{PadMode, Tensor, Windows};
+use wgrad::{PadMode, Scalar, Tensor, Windows};
 
 use super::{Case, bools, case, float, ints};
 
@@ -124,6 +124,12 @@ fn axes() -> Vec<Case> {
         case("slice_step back", [float([11, 2], -2., 2.)], |_, x| x[0].slice_step(0, 1..9, -3)),
         case("narrow", x(), |_, x| x[0].narrow(2, 1, 2)),
         case("select_index", x(), |_, x| x[0].select_index(1, -1)),
+        case("slice_at", [float([7, 2], -2., 2.)], |_, x| x[0].slice_at(0, &Scalar::new(2.0), 3)),
+        case("slice_at last axis", [float([3, 5], -2., 2.)], |_, x| x[0].slice_at(-1, &Scalar::new(1.0), 4)),
+        case("slice_assign_at", [float([3, 7], -2., 2.), float([3, 2], -2., 2.)], |_, x| {
+            x[0].slice_assign_at(1, &Scalar::new(4.0), x[1])
+        }),
+        case("t", [float([3, 5], -2., 2.)], |_, x| x[0].t()),
         case("slice_assign", [float([5, 3], -2., 2.), float([2, 3], -2., 2.)], |_, x| {
             x[0].slice_assign(0, 2, x[1])
         }),

@@ -7,6 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use wgrad_graph::{Op, Result, bail};
 
 use crate::custom::{CustomGradient, GradientFn};
+use crate::line;
 use crate::pass;
 use crate::record;
 use crate::state::{Source, ValueKey};
@@ -45,7 +46,7 @@ pub fn custom_gradient(
     forward: impl FnOnce(&[Tensor]) -> Result<Tensor>,
     gradient: impl Fn(&CustomGradient<'_>) -> Result<Vec<Option<Tensor>>> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    let at = Location::caller();
+    let at = line::or(Location::caller());
     let y = forward(x)?;
     let mut all = x.to_vec();
     all.push(y);

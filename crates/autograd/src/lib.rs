@@ -15,6 +15,7 @@ mod flight;
 mod flush;
 mod gradcheck;
 mod grads;
+mod line;
 mod line_rules;
 mod matrix_rules;
 mod ops;

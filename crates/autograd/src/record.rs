@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Op, Out, Result, Shape, Ticket, bail, infer};
 
+use crate::line;
 use crate::pass::{self, OpenPass};
 use crate::state::{At, Lease, Number, OwnedKey, PassNode, Pool, Source, Standing, State, Value, ValueKey};
 use crate::table;
@@ -107,6 +108,7 @@ fn owned(state: &mut State, tensor: &Tensor) -> Result<OwnedKey> {
 /// The pass in which an operation on `x` is recorded: that of its pass operands, the innermost where
 /// they are of several passes of this thread; else the innermost pass that is open.
 pub(crate) fn pass_of(x: &[Tensor], at: At) -> Result<OpenPass> {
+    let at = line::or(at);
     let Some(first) = x.first() else { bail!(Argument, "record", "no operand tells the pass") };
     if let Some(other) = x.iter().find(|t| t.context != first.context) {
         return Err(Error::new(
@@ -161,6 +163,7 @@ pub(crate) fn pass_of(x: &[Tensor], at: At) -> Result<OpenPass> {
 /// Records an operation: checks it, appends its node, gives the handle of its (first) output. What computes
 /// with halves is recorded as f32 between two casts, so that it is rounded once.
 pub(crate) fn operation(pass: Option<OpenPass>, what: Recorded<'_>, at: At) -> Result<Tensor> {
+    let at = line::or(at);
     let Some(half) = half_of(&what)? else { return append(pass, what, at) };
     let pass = match pass {
         Some(pass) => pass,
@@ -310,6 +313,7 @@ fn owned_leaf(state: &mut State, pass: OpenPass, key: OwnedKey, t: &Tensor) -> R
 
 /// Records a leaf.
 pub(crate) fn leaf(pass: OpenPass, source: Source, out: Out, at: At) -> Result<Tensor> {
+    let at = line::or(at);
     let mut state = table::lock(pass.context)?;
     let pool = current(&mut state, pass)?;
     let key = pool.push(node(Op::Input, SmallVec::new(), source, true, at), &[out]);
@@ -318,6 +322,7 @@ pub(crate) fn leaf(pass: OpenPass, source: Source, out: Out, at: At) -> Result<T
 
 /// Records a host number as an input of the plan.
 pub(crate) fn number(pass: OpenPass, number: Number, dtype: DType, at: At) -> Result<Tensor> {
+    let at = line::or(at);
     let mut state = table::lock(pass.context)?;
     let pool = current(&mut state, pass)?;
     let out = Out { shape: Shape::SCALAR, dtype };
@@ -332,6 +337,7 @@ pub(crate) fn constant(
     make: fn() -> HostTensor,
     at: At,
 ) -> Result<Tensor> {
+    let at = line::or(at);
     let mut state = table::lock(pass.context)?;
     if let Some(key) = current(&mut state, pass)?.tables.get(name) {
         return Ok(Tensor::of_pass(pass, *key, at));
@@ -353,6 +359,7 @@ pub(crate) fn constant(
 
 /// A second handle to a value, at which gradients stop.
 pub(crate) fn alias(tensor: &Tensor, at: At) -> Result<Tensor> {
+    let at = line::or(at);
     let pass = pass_of(&[*tensor], at)?;
     let mut state = table::lock(pass.context)?;
     let key = enter_one(&mut state, pass, tensor)?;

@@ -2,8 +2,7 @@
 //! the caller's line) and `try_x()` (the same text as an [`Error`]). Broadcasting, promotion and
 //! `keepdim` end here: the graph sees equal shapes and dtypes.
 //!
-//! Closures do not carry `#[track_caller]`, so code that records loops instead of mapping: the line of
-//! a node is the user's.
+//! The line of a node is the user's: the outermost method on the way notes its caller ([`crate::line`]).
 
 /// Methods in pairs: `name try_name(self, arg: Type) -> Out { body of try_name }`.
 macro_rules! methods {
@@ -24,7 +23,10 @@ macro_rules! methods {
             /// # Errors
             /// Where the other panics.
             #[track_caller]
-            pub fn $try_name($self: $recv $(, $arg: $ty)*) -> crate::Result<$out> $body
+            pub fn $try_name($self: $recv $(, $arg: $ty)*) -> crate::Result<$out> {
+                let _line = crate::line::Line::enter(std::panic::Location::caller());
+                $body
+            }
         )*}
     };
 }
@@ -116,6 +118,7 @@ use std::panic::Location;
 
 use wgrad_graph::{DType, Error, ErrorKind, HostTensor, MAX_RANK, Op, Out, Result, Shape};
 
+use crate::line;
 use crate::pass::{OpenPass, stream_hash};
 use crate::record::{self, Recorded};
 use crate::state::{Number, Source};
@@ -134,7 +137,7 @@ pub(crate) fn or_panic<T>(result: Result<T>) -> T {
 /// An error at the caller's line that shows the operands.
 #[track_caller]
 pub(crate) fn mistake(kind: ErrorKind, op: &str, detail: String, x: &[Tensor]) -> Error {
-    let error = Error::new(kind, op, detail).at(Location::caller());
+    let error = Error::new(kind, op, detail).at(line::or(Location::caller()));
     x.iter().fold(error, |error, x| match x.try_out() {
         Ok(out) => error.operand(format!("{out:?}"), Some(x.at)),
         Err(_) => error,
