@@ -135,9 +135,11 @@ impl Program<'_> {
             return self.push(x.t.try_binary(op, by)?, most, x.digits.max(w.digits).max(1));
         }
         let x = self.within(lo, hi)?;
-        let w = self.within(lo, hi)?;
+        let mut w = self.within(lo, hi)?;
         if x.t.shape().broadcast(&w.t.shape()).is_none() {
-            return Ok(());
+            let near = self.input(DType::F32, x.t.shape(), false)?;
+            self.leaves.push(near.t);
+            w = moved(near, lo, hi)?;
         }
         let at = |i: u32| lo + (hi - lo) * f64::from(i) / 12.0;
         let pairs = (0..=12).flat_map(|i| (0..=12).map(move |j| (i, j)));
@@ -148,14 +150,12 @@ impl Program<'_> {
 
     /// A value moved into an interval.
     fn within(&mut self, lo: f64, hi: f64) -> Result<V> {
-        let x = self.float()?;
-        let t = x.t.try_tanh()?.try_mul((hi - lo) / 2.1)?.try_add((lo + hi) / 2.0)?;
-        Ok(V { t, size: lo.abs().max(hi.abs()), digits: INEXACT })
+        moved(self.float()?, lo, hi)
     }
 
     /// Two operations of chosen families, one after the other, so that every pair is met.
     pub(super) fn linked(&mut self) -> Result<()> {
-        let mut x = self.exact()?;
+        let mut x = if self.dice.one_in(2) { self.exact()? } else { self.float()? };
         for _ in 0..2 {
             if let Some(y) = self.of_family(x)? {
                 x = y;
@@ -169,13 +169,18 @@ impl Program<'_> {
         let (t, from) = (x.t, x.t.shape());
         let rank = from.rank();
         let kind = self.dice.pick(&[0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 7, 7, 8, 8, 9]);
-        if from.elems() == 0 || rank == 0 && kind > 3 || rank > 6 {
+        if from.elems() == 0 || rank == 0 && kind > 3 || rank > 6 || matches!(kind, 2 | 3) && !x.exact() {
             return Ok(None);
         }
         let last = rank as i32 - 1;
+        let mut digits = x.digits.max(2);
         let y = match kind {
             0 => t.try_neg()?,
-            1 => t.try_add(self.partner(x)?.t)?,
+            1 => {
+                let w = self.partner(x)?;
+                digits = digits.max(w.digits);
+                t.try_add(w.t)?
+            }
             2 => t.try_gt(0.5)?.try_select(t, self.input(DType::F32, from, true)?.t)?,
             3 => t.try_cast(DType::I32)?.try_cast(DType::F32)?,
             4 => t.try_permute(&(0..rank as i32).rev().collect::<Vec<_>>()[..])?,
@@ -190,8 +195,13 @@ impl Program<'_> {
         };
         let grown = if kind == 9 { from[rank - 1].max(1) as f64 } else { 2.0 };
         // Sums grow; what f32 holds exactly stays so, since fractions do.
-        Ok(Some(V { t: y, size: x.size.max(2.0) * grown, digits: x.digits.max(2) }))
+        Ok(Some(V { t: y, size: x.size.max(2.0) * grown, digits }))
     }
+}
+
+fn moved(x: V, lo: f64, hi: f64) -> Result<V> {
+    let t = x.t.try_tanh()?.try_mul((hi - lo) / 2.1)?.try_add((lo + hi) / 2.0)?;
+    Ok(V { t, size: lo.abs().max(hi.abs()), digits: INEXACT })
 }
 
 /// Whether a function with these slopes has steps: then a rounding error may change it much.

@@ -250,6 +250,27 @@ fn many_parts_are_written_one_by_one() {
     verify(&s, &plan, 10);
 }
 
+/// What is read at its own place and at another is stored first.
+#[test]
+fn a_result_read_at_two_places_is_stored() {
+    let mut s = Sketch::new();
+    let (a, b) = (s.x(&[5, 3]), s.x(&[3, 5]));
+    let product = s.matmul(a, b);
+    let sum = s.reduce(Reduce::Sum, a, &[1]);
+    for y in [product, sum] {
+        let dims = s.dims(y);
+        let mut steps = Steps::ALL;
+        (steps.start[0], steps.step[0]) = (4, -1);
+        let turned = s.to(Op::Slice(steps), &[y], &dims);
+        for [left, right] in [[y, turned], [turned, y]] {
+            let z = s.bin(Binary::Sub, left, right);
+            let plan = planned(&s, &[z], &FUSED);
+            assert_eq!(plan.steps.len(), 2, "{plan}");
+            verify(&s, &plan, 12);
+        }
+    }
+}
+
 #[test]
 fn reduction_over_nothing_stores_the_neutral_element() {
     let mut s = Sketch::new();
