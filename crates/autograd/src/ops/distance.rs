@@ -34,7 +34,8 @@ fn floats(op: &str, x: Tensor, w: Tensor) -> Result<[Tensor; 2]> {
 methods! { impl Tensor, Self;
     /// `x / max(|x|, eps)` along `axis`, with the norm `p`.
     ///
-    /// Numerics: a zero vector stays zero.
+    /// Gradient: `g / eps` at a zero vector, which f16 holds where `eps` is above 1.5e-5. Numerics: a zero
+    /// vector stays zero.
     normalize try_normalize(self, axis: i32, p: f64, eps: f64) -> Tensor {
         in_f32!(self, try_normalize(axis, p, eps));
         let x = floats("normalize", self, self)?[0];

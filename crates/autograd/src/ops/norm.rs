@@ -1,8 +1,9 @@
 //! Normalisations; fusion makes each one kernel or two.
 //!
 //! Variances are means of squared distances from the mean, by two passes, so that a large mean does not
-//! cancel; `eps` stands inside the root, so a constant line gives zeros. Inputs are squared: where that
-//! overflows (beyond 1.8e19 in f32) the result is 0.
+//! cancel; `eps` stands inside the root, so a constant line gives zeros, but for a unit of its last place
+//! over the root of `eps` where its sum had to be rounded. Inputs are squared: where that overflows (beyond
+//! 1.8e19 in f32) the result is 0.
 
 use wgrad_graph::{DType, Shape};
 
@@ -143,7 +144,7 @@ methods! { impl Tensor, Self;
     /// over the last if there is neither: `x.layer_norm(w, None, 1e-5)`.
     ///
     /// Shape: weight and bias broadcast to the trailing sizes of `x`. Numerics: variance by two passes; a
-    /// constant line gives the bias.
+    /// constant line gives the bias, but for the rounding of its mean.
     layer_norm try_layer_norm(self, weight: impl Into<Option<Tensor>>, bias: impl Into<Option<Tensor>>, eps: f64) -> Tensor {
         in_f32!(self, try_layer_norm(weight, bias, eps));
         let affine = [weight.into(), bias.into()];
