@@ -119,7 +119,7 @@ fn main() -> ExitCode {
     let same = names.clone();
     trials.push(trial("numerics::names_are_tests".to_owned(), move || numerics::names_are_tests(&names)));
     trials.push(trial("regressions::faults_are_tried".to_owned(), move || {
-        regressions::faults_are_tried(&same)
+        regressions::faults_are_tried(&same);
     }));
     trials.push(trial("devices::required".to_owned(), move || devices::check_required(subjects)));
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -1,7 +1,5 @@
 //! Faults of elementwise values at awkward points.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use wgrad::{ContextOptions, DType, NanToNum, Pass, Tensor};
 
 use super::{bools, every_way, floats, gradient, ints, of};
