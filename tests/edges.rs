@@ -306,6 +306,17 @@ fn sums_of_nothing(on: &Subject) {
                     assert_eq!(view.cos().prod(..).item::<f32>()?, 1.0);
                 }
             }
+            let words = [
+                pass.input(HostTensor::new([3, 0], &[0i64; 0])?)?,
+                pass.input(HostTensor::new([3, 0], &[0u8; 0])?)?,
+                pass.input(HostTensor::new([3, 0], &[0i32; 0])?)?,
+                pass.input(HostTensor::new([3, 0], &[0f32; 0])?.cast(DType::F16))?,
+            ];
+            for x in words {
+                assert_eq!(x.cast(DType::F32).exp().sum_all().item::<f32>()?, 0.0, "{}", x.dtype());
+                assert_eq!(x.cast(DType::F32).sum(1).to_vec::<f32>()?, [0.0; 3], "{}", x.dtype());
+                assert_eq!(x.prod(..).to_vec::<f64>()?, [1.0], "{}", x.dtype());
+            }
             Ok(())
         })
         .unwrap();

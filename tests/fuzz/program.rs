@@ -284,7 +284,7 @@ pub(super) fn run(ctx: &Context, genes: &Genes, most: usize, told: &mut Told) ->
             plans: Vec::new(),
             shift: None,
         };
-        let result = p.body(&genes.body, &params, &state).and_then(|()| p.end(genes.frame));
+        let result = p.body(&genes.body, &params, &state).and_then(|()| p.end(genes.frame, &params, &state));
         told.plans.append(&mut p.plans);
         let later = result?;
         told.shown.append(&mut p.shown);
@@ -381,15 +381,16 @@ impl Program<'_> {
                 self.log.push("detach".into());
                 self.push(v.t.try_detach()?, v.size, v.digits)
             }
-            _ => self.replace(params, state),
+            _ => self.replace(params, state).map(drop),
         }
     }
 
-    /// Gives an owned value a new version.
-    fn replace(&mut self, params: &[Param; 2], state: &Kept) -> Result<()> {
+    /// Gives an owned value a new version. What reads the old version and the new one, if anything does.
+    fn replace(&mut self, params: &[Param; 2], state: &Kept) -> Result<Option<Tensor>> {
         let which = self.dice.below(4);
         self.log.push(format!("update {which}"));
         let owned = |t: Tensor| V { t, size: 1.0, digits: INEXACT };
+        let known = self.values.len();
         match which {
             0 | 1 => params[which].try_set(self.update(owned(params[which].t()))?)?,
             2 => state.try_set(self.update(owned(state.t()))?)?,
@@ -400,12 +401,13 @@ impl Program<'_> {
                 state.try_set(a)?;
             }
         }
+        let both = self.values.get(known).map(|v| v.t);
         // Handles of what was replaced have ended.
         self.values.retain(|v| v.t.try_out().is_ok());
         self.leaves.retain(|t| t.try_out().is_ok());
         self.values.extend([params[0].t(), params[1].t(), state.t()].map(owned));
         self.leaves.extend([params[0].t(), params[1].t()]);
-        Ok(())
+        Ok(both)
     }
 
     fn loss(&mut self) -> Result<Tensor> {
@@ -427,7 +429,7 @@ impl Program<'_> {
     }
 
     /// What is asked for at the end; some of it later.
-    fn end(&mut self, frame: u64) -> Result<Vec<wgrad::Deferred<f64>>> {
+    fn end(&mut self, frame: u64, params: &[Param; 2], state: &Kept) -> Result<Vec<wgrad::Deferred<f64>>> {
         self.dice = Dice(frame);
         let mut later = Vec::new();
         for _ in 0..1 + self.dice.below(3) {
@@ -450,6 +452,13 @@ impl Program<'_> {
             self.show(&format!("end {i}"), v.t)?;
         }
         self.show("loss", loss)?;
+        // Only the last submission of a pass donates: it gets work of its own.
+        for _ in 0..2 {
+            later.extend(self.replace(params, state)?.map(|t| t.deferred()));
+        }
+        let known = self.values.len();
+        self.chained()?;
+        later.extend(self.values[known..].iter().map(|v| v.t.deferred()));
         Ok(later)
     }
 }

@@ -64,8 +64,7 @@ fn custom(cx: Cx<'_>, id: CustomId) -> Result<Lowered> {
     let bindings: Vec<Binding> = operands
         .chain(outputs)
         .map(|(val, loc, written)| {
-            let out = cx.graph.out(val);
-            let bytes = (out.shape.elems() * out.dtype.bytes()).max(1).next_multiple_of(4);
+            let bytes = kernel::bound_bytes(cx.graph.out(val));
             Binding { what: Bound::Loc(loc), written, bytes }
         })
         .collect();

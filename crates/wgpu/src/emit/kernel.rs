@@ -58,6 +58,13 @@ pub(super) struct Kernel<'a> {
     tokens: HashMap<String, String>,
 }
 
+/// Bytes of a value that a binding covers. Of an empty value it covers memory too, the most that one
+/// element of a binding takes: a kernel may reduce nothing to something.
+pub(super) fn bound_bytes(value: Out) -> usize {
+    let bytes = value.shape.elems() * value.dtype.bytes();
+    if bytes == 0 { 16 } else { bytes.next_multiple_of(4) }
+}
+
 /// The WGSL type in which an element is computed.
 pub(super) fn wgsl_type(dtype: DType) -> &'static str {
     match dtype {
@@ -155,7 +162,7 @@ impl<'a> Kernel<'a> {
     }
 
     fn note(&mut self, what: Bound, value: Out, written: bool, touch: Touch) -> usize {
-        let bytes = (value.shape.elems() * value.dtype.bytes()).max(1).next_multiple_of(4);
+        let bytes = bound_bytes(value);
         let at = self.used.iter().position(|u| u.what == what).unwrap_or_else(|| {
             self.used.push(Used { what, bytes: 0, written: false, dtypes: Vec::new(), touches: Vec::new() });
             self.used.len() - 1
