@@ -29,9 +29,9 @@ pub mod prelude {
     };
     pub use wgrad_nn::{
         Activation, Adam, AdamConfig, AdamW, AdamWConfig, AvgPool, BatchNorm, Constant, Conv1d, Conv2d,
-        Conv3d, Cosine, Dropout, Embedding, Flatten, GroupNorm, Gru, Init, LayerNorm, Linear, Loader, Lstm,
-        MaxPool, Mlp, Mnist, Mode, Module, MultiHeadAttention, Optimizer, ParamSet, RmsNorm, Rng, Rope,
-        Schedule, Sequential, Sgd, SgdConfig,
+        Conv3d, Cosine, Dropout, Embedding, Flatten, GroupNorm, Gru, Init, InstanceNorm, InstanceNormConfig,
+        LayerNorm, Linear, Loader, Lstm, MaxPool, Mlp, Mnist, Mode, Module, MultiHeadAttention, Optimizer,
+        ParamSet, RmsNorm, Rng, Rope, Schedule, Sequential, Sgd, SgdConfig,
     };
 }
 

@@ -5,19 +5,20 @@
 use wgrad::nn::Optimizer;
 use wgrad::nn::{
     AvgPool, BatchNorm, ChannelDropout, Conv1d, Conv2d, Conv3d, ConvTranspose1d, Embedding, Flatten,
-    GroupNorm, Gru, GruCell, Init, LayerNorm, Lstm, LstmCell, MaxPool, Mode, Module, MultiHeadAttention,
-    ParamSet, Recurrent, RmsNorm, Rng, Rope, Sequential, Sgd, SgdConfig,
+    GroupNorm, Gru, GruCell, Init, InstanceNorm, InstanceNormConfig, LayerNorm, Lstm, LstmCell, MaxPool,
+    Mode, Module, MultiHeadAttention, ParamSet, Recurrent, RmsNorm, Rng, Rope, Sequential, Sgd, SgdConfig,
 };
 use wgrad::{Context, Conv, ConvTranspose, ErrorKind, HostTensor, Pairing, Param, Pass, Scalar, Tensor};
 
 use crate::Subject;
 use crate::devices::cpu;
+use crate::nn::TestFile;
 use crate::ops::near;
 
 crate::suite![
     plain: names_are_those_of_the_field, layers_refuse_what_does_not_fit;
     device: channels_drop_whole, convolutions_match_the_operation, layers_start_as_the_bare_operation,
-        a_failed_pass_moves_no_statistics, padding_stays_zero, heads_match_a_plain_loop,
+        instances_have_statistics_of_their_own, a_failed_pass_moves_no_statistics, padding_stays_zero, heads_match_a_plain_loop,
         cross_attention_takes_other_lengths, rope_depends_on_distance_alone, b172_a_gru_by_hand,
         recurrent_layers_match_their_cells, b173_equal_rows_give_equal_rows, both_directions
 ];
@@ -74,6 +75,71 @@ fn channels_drop_whole(on: &Subject) {
     assert!(dropped + kept == 128 && dropped.abs_diff(64) < 30, "{dropped} {kept}");
     model.set_mode(Mode::Eval);
     assert_eq!(run(&model), [1.0; 768]);
+}
+
+fn instances_have_statistics_of_their_own(on: &Subject) {
+    let ctx = on.context();
+    let plain = InstanceNorm::new(&ctx, "in", 2, InstanceNormConfig::default()).unwrap();
+    assert!(plain.params().is_empty() && plain.state().is_empty());
+    let config = InstanceNormConfig { affine: true, track_running_stats: true, ..Default::default() };
+    let mut norm = InstanceNorm::new(&ctx, "in", 2, config).unwrap();
+    let names: Vec<_> = norm.params().iter().map(|p| p.name().to_owned()).collect();
+    assert_eq!(names, ["in.weight", "in.bias"]);
+    set(norm.weight.as_ref().unwrap(), &[2.0, -1.0]);
+    set(norm.bias.as_ref().unwrap(), &[0.5, 0.0]);
+    // Three items, two channels, four places.
+    let x = noise(&[3, 2, 2, 2], 0.6);
+    let lines: Vec<Vec<f64>> = x.to_vec::<f64>().chunks(4).map(<[f64]>::to_vec).collect();
+    let mean = |line: &[f64]| line.iter().sum::<f64>() / 4.0;
+    let squares = |line: &[f64]| line.iter().map(|x| (x - mean(line)).powi(2)).sum::<f64>();
+    let unit = |line: &[f64]| -> Vec<f64> {
+        line.iter().map(|x| (x - mean(line)) / (squares(line) / 4.0 + 1e-5).sqrt()).collect()
+    };
+    let want: Vec<f64> = lines.iter().flat_map(|line| unit(line)).collect();
+    let run = |norm: &InstanceNorm| ctx.pass(|p| norm.forward(p.input(&x)?).to_vec::<f64>()).unwrap();
+    near("plain", &run(&plain), &want, 1e-5);
+    let moved = |y: f64, c: usize| [2.0, -1.0][c] * y + [0.5, 0.0][c];
+    let affine: Vec<f64> = want.iter().enumerate().map(|(i, y)| moved(*y, i / 4 % 2)).collect();
+    near("affine", &run(&norm), &affine, 1e-5);
+    near("affine again", &run(&norm), &affine, 1e-5);
+    // Two steps of the running statistics: means over items of mean and unbiased variance.
+    let over = |c: usize, f: &dyn Fn(&[f64]) -> f64| {
+        lines.iter().skip(c).step_by(2).map(|line| f(line)).sum::<f64>() / 3.0
+    };
+    let twice = |start: f64, new: f64| 0.81 * start + 0.19 * new;
+    let means = [0, 1].map(|c| twice(0.0, over(c, &mean)));
+    let vars = [0, 1].map(|c| twice(1.0, over(c, &|line| squares(line) / 3.0)));
+    let state = norm.state();
+    near("running mean", &state[0].read().unwrap().to_vec(), &means, 1e-5);
+    near("running var", &state[1].read().unwrap().to_vec(), &vars, 1e-5);
+    let file = TestFile::new();
+    norm.save(&file.0).unwrap();
+    let mut other = InstanceNorm::new(&ctx, "in", 2, config).unwrap();
+    other.load(&file.0).unwrap();
+    norm.set_mode(Mode::Eval);
+    other.set_mode(Mode::Eval);
+    let running: Vec<f64> = lines
+        .iter()
+        .enumerate()
+        .flat_map(|(i, line)| {
+            let c = i % 2;
+            line.iter().map(move |x| moved((x - means[c]) / (vars[c] + 1e-5).sqrt(), c)).collect::<Vec<_>>()
+        })
+        .collect();
+    near("in use", &run(&norm), &running, 1e-4);
+    near("loaded", &run(&other), &running, 1e-4);
+    assert_eq!(state[0].version(), 3);
+    // In training the statistics are not what gradients go through.
+    norm.set_mode(Mode::Train);
+    let grads = ctx.pass(|p| {
+        let grads = norm.forward(p.input(&x)?).square().sum(..).backward()?;
+        grads.get(norm.weight.as_ref().unwrap()).unwrap().to_vec::<f64>()
+    });
+    let slope = |c: usize| {
+        let of = |line: &[f64]| unit(line).iter().map(|y| 2.0 * moved(*y, c) * y).sum::<f64>();
+        lines.iter().skip(c).step_by(2).map(|line| of(line)).sum::<f64>()
+    };
+    near("gradient", &grads.unwrap(), &[slope(0), slope(1)], 1e-4);
 }
 
 fn a_failed_pass_moves_no_statistics(on: &Subject) {

@@ -155,11 +155,7 @@ fn many_lines(subject: &Subject) {
         let x = p.arange(0..280_000).reshape([70_000, 4]).rem(7);
         let sorted = x.sort(1, false).0.slice(0, -2..);
         let sums = x.cumsum(1).slice(0, -1..);
-        // 5000 columns, each number twice and then some.
-        let long = p.arange(0..5000).mul(37).rem(2003);
-        let (values, _) = long.sort(0, false);
-        let rising = values.slice(0, 1..).sub(values.slice(0, ..-1)).min(0);
-        Ok(vec![sorted, sums, rising, long.topk(2, 0, false).0])
+        Ok(vec![sorted, sums])
     });
     let row = |r: usize| (0..4).map(|c| ((4 * r + c) % 7) as f64).collect::<Vec<_>>();
     let mut last = [row(69_998), row(69_999)];
@@ -173,23 +169,15 @@ fn many_lines(subject: &Subject) {
     last.iter_mut().for_each(|r| r.sort_by(f64::total_cmp));
     assert_eq!(got[0], last.concat());
     assert_eq!(got[1], sum);
-    assert_eq!(got[2], [0.0]);
-    assert_eq!(got[3], [0.0, 0.0]);
 }
 
 fn the_best_few(subject: &Subject) {
     let got = all(subject, |p| {
         let x = floats(p, [5], &[5.0, 3.0, 3.0, 3.0, 1.0]);
-        let (best, i) = x.topk(2, 0, true);
-        let (least, j) = x.topk(2, 0, false);
         let (middle, k) = floats(p, [4], &[3.0, 1.0, 2.0, 4.0]).median(0);
         let holes = floats(p, [2, 3], &[1.0, NAN, 2.0, 3.0, 9.0, 4.0]);
         let q = floats(p, [5], &[10.0, 0.0, 30.0, 20.0, 40.0]);
         Ok(vec![
-            best,
-            i,
-            least,
-            j,
             middle,
             k,
             holes.median(1).0,
@@ -202,13 +190,12 @@ fn the_best_few(subject: &Subject) {
             holes.quantile(0.0, 1, Interpolation::Lower),
         ])
     });
-    assert_eq!(got[..4], [vec![5.0, 3.0], vec![0.0, 1.0], vec![1.0, 3.0], vec![4.0, 1.0]]);
-    assert_eq!(got[4..6], [vec![2.0], vec![2.0]]);
-    near("median of NaN", &got[6], &[f64::NAN, 4.0], 0.0);
-    assert_eq!(got[7], [3.0]);
-    let between: Vec<f64> = got[8..13].concat();
+    assert_eq!(got[..2], [vec![2.0], vec![2.0]]);
+    near("median of NaN", &got[2], &[f64::NAN, 4.0], 0.0);
+    assert_eq!(got[3], [3.0]);
+    let between: Vec<f64> = got[4..9].concat();
     near("quantile", &between, &[24.0, 20.0, 30.0, 20.0, 25.0], 1e-6);
-    near("quantile of NaN", &got[13], &[f64::NAN, 3.0], 0.0);
+    near("quantile of NaN", &got[9], &[f64::NAN, 3.0], 0.0);
 }
 
 fn products_of_zeros_have_a_slope(subject: &Subject) {

@@ -3,48 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::Subject;
-use crate::devices::{cpu, oracle};
-use crate::ops::{Make, floats, run};
+use crate::devices::oracle;
+use crate::ops::{floats, run};
 
 crate::suite![
     plain: draws_of_one_stream_differ;
-    device: random_numbers_are_the_bits_of_the_oracle, random_numbers_have_their_distribution,
+    device: random_numbers_have_their_distribution,
 ];
-
-fn random_numbers_are_the_bits_of_the_oracle(subject: &Subject) {
-    let draws: [(&str, Make); 8] = [
-        ("bits", |p| p.rand_bits("bits", [17, 31])),
-        ("rand", |p| p.rand("u", [17, 31])),
-        ("randn", |p| p.randn("n", [17, 31])),
-        ("gumbel", |p| p.gumbel("g", [17, 31])),
-        ("bernoulli", |p| p.bernoulli("b", [17, 31], 0.3)),
-        ("randint", |p| p.randint("i", [17, 31], -5..6)),
-        ("exponential", |p| p.exponential("e", [17, 31], 1.0)),
-        ("bernoulli of tensor", |p| p.rand("r", [17, 31]).bernoulli("t")),
-    ];
-    let reference = oracle();
-    reference.set_seed(7);
-    let want = draws.map(|(_, f)| run(&reference, f).2);
-    let ctx = subject.context();
-    ctx.set_seed(7);
-    for ((name, f), want) in draws.iter().zip(&want) {
-        assert_eq!(run(&ctx, f).2, *want, "{name}");
-    }
-    if subject.is_oracle() {
-        return;
-    }
-    // Scaled and moved numbers round in f32, on every device alike.
-    let moved: [(&str, Make); 2] = [
-        ("uniform", |p| p.uniform("v", [17, 31], -0.7..2.3)),
-        ("normal", |p| p.normal("m", [17, 31], 3.1, 0.7)),
-    ];
-    let (plain, ctx) = (cpu(), subject.context());
-    plain.set_seed(7);
-    ctx.set_seed(7);
-    for (name, f) in moved {
-        assert_eq!(run(&ctx, f).2, run(&plain, f).2, "{name}");
-    }
-}
 
 fn random_numbers_have_their_distribution(subject: &Subject) {
     let moments = |x: &[f64]| {

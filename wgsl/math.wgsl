@@ -24,6 +24,11 @@ fn wg_keep_nan(y: f32, x: f32, w: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(y) | select(0u, 0x7fc00000u, wg_is_nan(x) || wg_is_nan(w)));
 }
 
+// x - x: 0, or NaN for what is not finite.
+fn wg_no_difference(x: f32) -> f32 {
+    return bitcast<f32>(select(0u, 0x7fc00000u, (bitcast<u32>(x) & 0x7f800000u) == 0x7f800000u));
+}
+
 fn wg_max(x: f32, w: f32) -> f32 {
     return wg_keep_nan(max(x, w), x, w);
 }

@@ -230,10 +230,11 @@ impl Context {
         Pass::open(self, Location::caller())
     }
 
-    /// Sets the seed of the context's random numbers.
+    /// Sets the seed of the context's random numbers, which begin anew: where no pass is open, the passes
+    /// that follow draw what they draw in a new context with this seed.
     pub fn set_seed(&self, seed: u64) {
         if let Ok(mut state) = table::lock(self.id()) {
-            state.seed = seed;
+            (state.seed, state.step) = (seed, 0);
         }
     }
 

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::Location;
 
-use wgrad_graph::{Axes, Binary, Error, ErrorKind, HostTensor, Op, Reduce, Result, Shape, Unary, bail};
+use wgrad_graph::{
+    Axes, Binary, DType, Error, ErrorKind, HostTensor, Op, Reduce, Result, Shape, Unary, bail,
+};
 
 use crate::context::Context;
 use crate::owned::{Kept, Param, ParamId};
@@ -83,13 +85,14 @@ impl Grads {
     #[track_caller]
     pub fn scale(&self, factor: Tensor) -> Result<Grads> {
         let scaled = |(id, g): (ParamId, Tensor)| {
-            let wide = spread(factor, g.try_out()?.shape)?;
-            Ok((id, Tensor::record(Op::Binary(Binary::Mul), &[g, wide], None, None)?))
+            let out = g.try_out()?;
+            let product = in_f32(g)?.try_mul(spread(factor, out.shape)?)?;
+            Ok((id, if out.dtype.is_half() { product.try_cast(out.dtype)? } else { product }))
         };
         self.iter().map(scaled).collect()
     }
 
-    /// The norm of all gradients together, `sqrt(sum of squares)`.
+    /// The norm of all gradients together, `sqrt(sum of squares)`; of halves too in f32.
     ///
     /// # Errors
     /// `Argument` when there is no gradient; `Stale`.
@@ -97,6 +100,7 @@ impl Grads {
     pub fn global_norm(&self) -> Result<Tensor> {
         let mut total: Option<Tensor> = None;
         for (_, g) in self.iter() {
+            let g = in_f32(g)?;
             let shape = g.try_out()?.shape;
             let square = Tensor::record(Op::Binary(Binary::Mul), &[g, g], None, None)?;
             let sum = Op::Reduce { kind: Reduce::Sum, axes: Axes::all(shape.rank()) };
@@ -131,9 +135,8 @@ impl Grads {
         let (limit, one) = (norm.number(limit, dtype)?, norm.number(1.0, dtype)?);
         let ratio = Tensor::record(Op::Binary(Binary::Div), &[limit, norm], None, None)?;
         let factor = Tensor::record(Op::Binary(Binary::Minimum), &[one, ratio], None, None)?;
-        // An infinite norm gives the ratio 0; 0 * inf inside makes it NaN.
-        let zero = Tensor::record(Op::Binary(Binary::Sub), &[norm, norm], None, None)?;
-        let factor = Tensor::record(Op::Binary(Binary::Add), &[factor, zero], None, None)?;
+        // An infinite norm gives the ratio 0, which would make gradients silently 0.
+        let factor = norm.try_is_finite()?.try_select(factor, f64::NAN)?;
         Ok((self.scale(factor)?, norm))
     }
 }
@@ -142,6 +145,12 @@ impl fmt::Debug for Grads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter()).finish()
     }
+}
+
+/// A half as f32: squares and factors may lie beyond its range.
+#[track_caller]
+fn in_f32(g: Tensor) -> Result<Tensor> {
+    if g.try_out()?.dtype.is_half() { g.try_cast(DType::F32) } else { Ok(g) }
 }
 
 /// A number repeated to `shape`.

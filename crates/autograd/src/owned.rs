@@ -37,6 +37,7 @@ impl Slot {
         if out.dtype == DType::F64 && !state.backend.caps().f64 {
             bail!(DType, name, "this device does not store f64");
         }
+        pass::fits(state.backend.caps(), name, out)?;
         let lease = Some(state.upload(data)?);
         let owned = Owned { name: name.to_owned(), out, trainable, version: 1, lease, at };
         let key = state.owned.insert(owned);
@@ -68,12 +69,12 @@ impl Slot {
                 .operand(format!("{out:?}"), Some(value.at)));
         }
         if value.context != self.context.id() {
-            bail!(
-                Device,
-                "set",
-                "{}: the value belongs to another context; `copy_to` moves kept values",
-                self.name
-            );
+            let rule =
+                format!("{}: the value belongs to another context; `copy_to` moves kept values", self.name);
+            return Err(wgrad_graph::Error::new(ErrorKind::Device, "set", rule)
+                .at(at)
+                .operand(table::name(self.context.id()), None)
+                .operand(table::name(value.context), Some(value.at)));
         }
         let pass = record::pass_of(&[value], at)?;
         let mut state = table::lock(pass.context)?;

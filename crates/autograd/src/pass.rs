@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
-use wgrad_graph::{DType, HostTensor, Result, bail};
+use wgrad_graph::{Caps, DType, HostTensor, Out, Result, bail};
 
 use crate::context::Context;
 use crate::cut::Cut;
@@ -177,19 +177,19 @@ impl Pass {
         if data.dtype() == DType::F64 && !caps.f64 {
             bail!(DType, "input", "{} does not store f64", caps.name);
         }
-        let bytes = data.shape().elems() * caps.storage(data.dtype()).bytes();
-        if bytes > caps.max_value_bytes {
-            bail!(
-                Limit,
-                "input",
-                "{bytes} bytes; {} holds at most {} in a value",
-                caps.name,
-                caps.max_value_bytes
-            );
-        }
-        let out = wgrad_graph::Out { shape: data.shape(), dtype: data.dtype() };
+        let out = Out { shape: data.shape(), dtype: data.dtype() };
+        fits(caps, "input", out)?;
         record::leaf(self.open, Source::Host(data), out, Location::caller())
     }
+}
+
+/// Refuses data that are larger than a value of the device may be.
+pub(crate) fn fits(caps: &Caps, op: &str, out: Out) -> Result<()> {
+    let bytes = out.shape.elems() * caps.storage(out.dtype).bytes();
+    if bytes > caps.max_value_bytes {
+        bail!(Limit, op, "{bytes} bytes; {} holds at most {} in a value", caps.name, caps.max_value_bytes);
+    }
+    Ok(())
 }
 
 /// The hash (64-bit FNV-1a) of a stream's name and of how often a pass has drawn from it before.

@@ -117,8 +117,8 @@ pub(crate) fn pass_of(x: &[Tensor], at: At) -> Result<OpenPass> {
             "operands belong to different contexts; `copy_to` moves a kept value",
         )
         .at(at)
-        .operand(format!("context {}", first.context.cell), Some(first.at))
-        .operand(format!("context {}", other.context.cell), Some(other.at)));
+        .operand(table::name(first.context), Some(first.at))
+        .operand(table::name(other.context), Some(other.at)));
     }
     let mut passes: SmallVec<[(OpenPass, At); 4]> = SmallVec::new();
     for t in x {

@@ -73,6 +73,14 @@ pub(crate) fn close(id: ContextId) -> Option<Box<State>> {
     ended
 }
 
+/// How messages name a context: by its number and its device. Locks it.
+pub(crate) fn name(id: ContextId) -> String {
+    match lock(id) {
+        Ok(state) => format!("context {} on {}", id.cell, state.backend.caps().name),
+        Err(_) => format!("context {}, which has ended", id.cell),
+    }
+}
+
 /// The locked state of a context.
 pub(crate) struct Locked(MutexGuard<'static, Option<Box<State>>>);
 

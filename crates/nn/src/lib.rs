@@ -23,7 +23,7 @@ pub use data::{Batch, Digits, Epoch, Loader, Mnist, Source, read_idx};
 pub use embedding::{Embedding, Rope};
 pub use init::{Init, conv_fans};
 pub use layers::{Activation, ChannelDropout, Dropout, Flatten, Linear, Mlp, Mode, Module, Sequential};
-pub use norm::{BatchNorm, GroupNorm, LayerNorm, RmsNorm};
+pub use norm::{BatchNorm, GroupNorm, InstanceNorm, InstanceNormConfig, LayerNorm, RmsNorm};
 pub use optim::{
     Adam, AdamConfig, AdamTerms, AdamW, AdamWConfig, Optimizer, Sgd, SgdConfig, SgdTerms, StepInfo,
     adamw_update, sgd_update,

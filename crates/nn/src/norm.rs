@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wgrad_autograd::{BatchNorm as Options, Context, Kept, Param, Tensor};
-use wgrad_graph::{HostTensor, Result, Shape};
+use wgrad_graph::{DType, HostTensor, Result, Shape};
 
 use crate::{Init, Mode, Module, ParamSet, Rng};
 
@@ -14,6 +14,12 @@ fn filled(shape: Shape, value: f64) -> HostTensor {
 
 fn param(ctx: &Context, name: &str, part: &str, shape: Shape, value: f64) -> Result<Param> {
     Param::new(ctx, &format!("{name}.{part}"), filled(shape, value))
+}
+
+/// Running mean and variance of a layer.
+fn running(ctx: &Context, name: &str, shape: Shape) -> Result<[Arc<Kept>; 2]> {
+    let kept = |part, value| Kept::named(ctx, &format!("{name}.{part}"), filled(shape, value)).map(Arc::new);
+    Ok([kept("running_mean", 0.0)?, kept("running_var", 1.0)?])
 }
 
 fn set(params: [&Option<Param>; 2]) -> ParamSet {
@@ -133,6 +139,108 @@ impl Module for GroupNorm {
     fn set_mode(&mut self, _: Mode) {}
 }
 
+/// Choices of [`InstanceNorm`].
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct InstanceNormConfig {
+    /// Whether there are weight and bias; false.
+    pub affine: bool,
+    /// Whether running statistics are kept, which stand in for those of the items in [`Mode::Eval`]; false.
+    pub track_running_stats: bool,
+    /// The part of the new running statistics that comes from a batch; 0.1.
+    pub momentum: f64,
+    /// Added to the variance; 1e-5.
+    pub eps: f64,
+}
+
+impl Default for InstanceNormConfig {
+    fn default() -> Self {
+        InstanceNormConfig { affine: false, track_running_stats: false, momentum: 0.1, eps: 1e-5 }
+    }
+}
+
+/// Each channel of each item standardised over its places, then `weight * .. + bias` by channel.
+///
+/// Shape: `[N, C, ..]` with more than one place. As in PyTorch there are weight, bias and running statistics
+/// only where they are asked for. The running statistics take the mean over the items of mean and unbiased
+/// variance, and move when the pass is committed.
+///
+/// ```
+/// use wgrad::nn::{InstanceNorm, InstanceNormConfig};
+/// use wgrad::prelude::*;
+/// # fn main() -> wgrad::Result<()> {
+/// let ctx = Context::new(&Device::cpu())?;
+/// let norm = InstanceNorm::new(&ctx, "norm", 2, InstanceNormConfig { affine: true, ..Default::default() })?;
+/// let x = HostTensor::new([1, 2, 2], &[1.0f32, 3.0, -10.0, 10.0])?;
+/// let y = ctx.pass(|p| norm.forward(p.input(&x)?).to_vec::<f32>())?;
+/// assert!(y.iter().zip([-1.0, 1.0, -1.0, 1.0]).all(|(y, want)| (y - want).abs() < 1e-4));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct InstanceNorm {
+    /// `[C]`, ones at first, called `NAME.weight`; `None` without `affine`.
+    pub weight: Option<Param>,
+    /// `[C]`, zeros at first, called `NAME.bias`; `None` without `affine`.
+    pub bias: Option<Param>,
+    /// Mean and variance, each `[C]`, zeros and ones at first, called `NAME.running_mean` and
+    /// `NAME.running_var`; `None` without `track_running_stats`.
+    pub running: Option<[Arc<Kept>; 2]>,
+    /// What it was made with.
+    pub config: InstanceNormConfig,
+    mode: Mode,
+}
+
+impl InstanceNorm {
+    /// A layer for `channels` channels.
+    ///
+    /// # Errors
+    /// What the device meets when parameters and statistics are written.
+    pub fn new(
+        ctx: &Context,
+        name: &str,
+        channels: usize,
+        config: InstanceNormConfig,
+    ) -> Result<InstanceNorm> {
+        let shape = Shape::from([channels]);
+        let affine = |part, value| config.affine.then(|| param(ctx, name, part, shape, value)).transpose();
+        Ok(InstanceNorm {
+            weight: affine("weight", 1.0)?,
+            bias: affine("bias", 0.0)?,
+            running: config.track_running_stats.then(|| running(ctx, name, shape)).transpose()?,
+            config,
+            mode: Mode::Train,
+        })
+    }
+}
+
+impl Module for InstanceNorm {
+    #[track_caller]
+    fn forward(&self, x: Tensor) -> Tensor {
+        let [weight, bias] = [&self.weight, &self.bias].map(|w| w.as_ref().map(Param::t));
+        let Some([mean, var]) = &self.running else { return x.instance_norm(weight, bias, self.config.eps) };
+        if self.mode == Mode::Eval {
+            return x.batch_norm(mean.t(), var.t(), weight, bias, self.config.eps);
+        }
+        let y = x.instance_norm(weight, bias, self.config.eps);
+        let places: Vec<i32> = (2..x.shape().rank() as i32).collect();
+        let (x, part) = (x.detach().cast(DType::F32), self.config.momentum);
+        mean.set(mean.t() * (1.0 - part) + x.mean(places.as_slice()).mean(0) * part);
+        var.set(var.t() * (1.0 - part) + x.var(places.as_slice(), 1).mean(0) * part);
+        y
+    }
+
+    fn params(&self) -> ParamSet {
+        set([&self.weight, &self.bias])
+    }
+
+    fn state(&self) -> Vec<Arc<Kept>> {
+        self.running.iter().flatten().cloned().collect()
+    }
+
+    fn set_mode(&mut self, mode: Mode) {
+        self.mode = mode;
+    }
+}
+
 /// `weight * (x - mean) / sqrt(var + eps) + bias` by channel. In [`Mode::Train`] mean and variance are the
 /// batch's, and running statistics follow them; in [`Mode::Eval`] they are the running statistics.
 ///
@@ -161,14 +269,12 @@ impl BatchNorm {
     /// What the device meets when parameters and statistics are written.
     pub fn new(ctx: &Context, name: &str, channels: usize) -> Result<BatchNorm> {
         let shape = Shape::from([channels]);
-        let kept = |part: &str, value| {
-            Kept::named(ctx, &format!("{name}.{part}"), filled(shape, value)).map(Arc::new)
-        };
+        let [running_mean, running_var] = running(ctx, name, shape)?;
         Ok(BatchNorm {
             weight: Some(param(ctx, name, "weight", shape, 1.0)?),
             bias: Some(param(ctx, name, "bias", shape, 0.0)?),
-            running_mean: kept("running_mean", 0.0)?,
-            running_var: kept("running_var", 1.0)?,
+            running_mean,
+            running_var,
             options: Options::default(),
             mode: Mode::Train,
         })

@@ -8,6 +8,24 @@ pub(crate) fn software(caps: &Caps) -> bool {
     !matches!(caps.kind, DeviceKind::DiscreteGpu | DeviceKind::IntegratedGpu | DeviceKind::OtherGpu)
 }
 
+/// A queue submission is closed when its estimated work passes this, and a dispatch is cut into several
+/// where that can be done: longer ones trip watchdogs.
+pub(crate) const MOST_NS: u64 = 50_000_000;
+
+/// Bytes and floating operations in a nanosecond, of what devices of this kind reach.
+pub(crate) fn speed(kind: DeviceKind) -> (f64, f64) {
+    match kind {
+        DeviceKind::DiscreteGpu => (500.0, 5000.0),
+        DeviceKind::IntegratedGpu | DeviceKind::OtherGpu => (50.0, 500.0),
+        DeviceKind::SoftwareGpu | DeviceKind::Cpu | DeviceKind::Oracle => (10.0, 20.0),
+    }
+}
+
+/// Dispatches into which `flops` floating operations are cut, so that none trips a watchdog.
+pub(crate) fn cuts(flops: u64, caps: &Caps) -> usize {
+    ((flops as f64 / speed(caps.kind).1 / MOST_NS as f64).ceil() as usize).max(1)
+}
+
 /// Most rounds of its loops, inner ones and those that end a loop included, that an invocation may take.
 pub(crate) fn rounds(caps: &Caps) -> usize {
     // llvmpipe leaves all loops of an invocation after 65535 rounds, without a word.

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use wgrad_graph::{Args, BufferId, Element, Error, ErrorKind, LeafArg, LeafKind, Result, Ticket, bf16, f16};
 
 use crate::binds::{BindKey, Binds};
+use crate::choose::MOST_NS;
 use crate::emit;
 use crate::faults::lock;
 use crate::gpu::{Core, count};
@@ -15,9 +16,8 @@ use crate::prepare::{Batch, Ready, Run, Source};
 use crate::timing::Stamps;
 use crate::workspace::Workspace;
 
-/// A queue submission is closed when its estimated work passes this: longer ones trip watchdogs.
-const MOST_NS: u64 = 50_000_000;
-/// And when it has this many dispatches, so that the device starts while the rest is recorded.
+/// A queue submission is closed when it has this many dispatches, so that the device starts while the rest
+/// is recorded; and when its estimated work passes [`MOST_NS`].
 const MOST_DISPATCHES: usize = 1024;
 /// Writes are handed to the queue when this many bytes wait.
 const MOST_WRITES: u64 = 64 << 20;

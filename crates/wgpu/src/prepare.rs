@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use smallvec::SmallVec;
 use wgrad_graph::{DeviceKind, Error, ErrorKind, LeafKind, Loc, Plan, Prepared, Result, Step};
 
+use crate::choose;
 use crate::emit;
 use crate::gpu::Core;
 use crate::kernels::{Kernel, Wanted};
@@ -123,12 +124,7 @@ pub(crate) fn lower(core: &Core, plan: &Plan) -> Result<Vec<Lowered>> {
 
 /// Estimated time of a dispatch, from what devices of its kind reach.
 fn cost_ns(kind: DeviceKind, launch: &Launch) -> u64 {
-    // Bytes and floating operations in a nanosecond.
-    let (bytes, flops) = match kind {
-        DeviceKind::DiscreteGpu => (500.0, 5000.0),
-        DeviceKind::IntegratedGpu | DeviceKind::OtherGpu => (50.0, 500.0),
-        DeviceKind::SoftwareGpu | DeviceKind::Cpu | DeviceKind::Oracle => (10.0, 20.0),
-    };
+    let (bytes, flops) = choose::speed(kind);
     (launch.cost_bytes as f64 / bytes).max(launch.cost_flops as f64 / flops) as u64
 }
 

@@ -68,12 +68,12 @@ macro_rules! dims_from {
     ($($t:ty)*) => {$(
         impl<const N: usize> From<[$t; N]> for DimsArg {
             fn from(dims: [$t; N]) -> DimsArg {
-                DimsArg(dims.iter().map(|d| *d as i64).collect())
+                DimsArg(dims.iter().map(|d| wide(*d)).collect())
             }
         }
         impl From<&[$t]> for DimsArg {
             fn from(dims: &[$t]) -> DimsArg {
-                DimsArg(dims.iter().map(|d| *d as i64).collect())
+                DimsArg(dims.iter().map(|d| wide(*d)).collect())
             }
         }
     )*};
@@ -112,7 +112,10 @@ impl DimsArg {
     /// The shape of `from.elems()` elements that is meant.
     #[track_caller]
     pub(crate) fn of(&self, op: &str, from: Shape) -> Result<Shape> {
-        let known: i64 = self.0.iter().filter(|d| **d != -1).product();
+        let sizes = || self.0.iter().filter(|d| **d != -1);
+        let Some(known) = sizes().try_fold(1i64, |n, d| n.checked_mul(*d)) else {
+            refuse!(Limit, op, "sizes {:?} have more elements than can be counted", self.0);
+        };
         let free = self.0.iter().filter(|d| **d == -1).count();
         if free > 1 || self.0.iter().any(|d| *d < -1) {
             refuse!(Argument, op, "sizes {:?}: at most one may be -1, none less", self.0);
@@ -134,34 +137,43 @@ impl DimsArg {
 
 /// A range of indices: `2..5`, `-3..`, `..-1`, `..`. (`1..-1` is understood too, but clippy takes such a
 /// literal for an empty range.)
+///
+/// Both ends lie on the axis: an end outside is an error, whichever way the range runs, where NumPy and
+/// PyTorch take a shorter slice. A range that runs backwards within the axis is empty, as there: of an axis
+/// of 5, `4..2` has no elements and `7..3` is an error.
 #[derive(Copy, Clone, Debug)]
 pub struct Cut {
     lo: i64,
     hi: Option<i64>,
 }
 
+/// An index of any width; one beyond that of i64 lies outside of every axis.
+fn wide(i: impl TryInto<i64>) -> i64 {
+    i.try_into().unwrap_or(i64::MAX)
+}
+
 macro_rules! cut_from {
     ($($t:ty)*) => {$(
         impl From<Range<$t>> for Cut {
             fn from(r: Range<$t>) -> Cut {
-                Cut { lo: r.start as i64, hi: Some(r.end as i64) }
+                Cut { lo: wide(r.start), hi: Some(wide(r.end)) }
             }
         }
         impl From<RangeInclusive<$t>> for Cut {
             fn from(r: RangeInclusive<$t>) -> Cut {
                 // `..=-1` ends at the end.
-                let end = *r.end() as i64 + 1;
-                Cut { lo: *r.start() as i64, hi: (end != 0).then_some(end) }
+                let end = wide(*r.end()).saturating_add(1);
+                Cut { lo: wide(*r.start()), hi: (end != 0).then_some(end) }
             }
         }
         impl From<RangeFrom<$t>> for Cut {
             fn from(r: RangeFrom<$t>) -> Cut {
-                Cut { lo: r.start as i64, hi: None }
+                Cut { lo: wide(r.start), hi: None }
             }
         }
         impl From<RangeTo<$t>> for Cut {
             fn from(r: RangeTo<$t>) -> Cut {
-                Cut { lo: 0, hi: Some(r.end as i64) }
+                Cut { lo: 0, hi: Some(wide(r.end)) }
             }
         }
     )*};
@@ -175,15 +187,20 @@ impl From<RangeFull> for Cut {
 }
 
 impl Cut {
-    /// The range meant on an axis of `size`; an index outside is a mistake, not a shorter
-    /// slice; a range that runs backwards is empty.
+    /// The range meant on an axis of `size`.
     #[track_caller]
     pub(crate) fn of(&self, op: &str, size: usize) -> Result<Range<usize>> {
         let size = size as i64;
         let from_start = |i: i64| if i < 0 { i + size } else { i };
         let (lo, hi) = (from_start(self.lo), from_start(self.hi.unwrap_or(size)));
         if lo < 0 || hi < 0 || lo > size || hi > size {
-            refuse!(Argument, op, "range {}..{} on an axis of {size}", self.lo, self.hi.unwrap_or(size));
+            let end = self.hi.unwrap_or(size);
+            refuse!(
+                Argument,
+                op,
+                "range {}..{end} on an axis of {size}: both ends lie in 0..={size}",
+                self.lo
+            );
         }
         Ok(lo as usize..hi.max(lo) as usize)
     }
@@ -221,8 +238,15 @@ mod tests {
         assert_eq!(of((1..=last).into()).unwrap(), 1..5);
         assert_eq!(of((..).into()).unwrap(), 0..5);
         assert_eq!(of((last..-2).into()).unwrap(), 4..4);
-        for bad in [Cut::from(0..6), Cut::from(7..), Cut::from(-6..)] {
-            assert!(of(bad).is_err(), "{bad:?}");
+        // Clippy takes literals that run backwards for mistakes.
+        let (far, two) = (7, 2);
+        assert_eq!(of((4..two).into()).unwrap(), 4..4);
+        assert_eq!(of((5..two).into()).unwrap(), 5..5);
+        let outside = [0..6, far..3, 3..far, far..far, 3..-far].map(Cut::from);
+        let unending = [Cut::from(0..usize::MAX), Cut::from(usize::MAX..), Cut::from(0..=usize::MAX)];
+        for bad in [Cut::from(7..), Cut::from(-6..)].into_iter().chain(outside).chain(unending) {
+            let error = of(bad).unwrap_err().to_string();
+            assert!(error.contains("on an axis of 5: both ends lie in 0..=5"), "{bad:?}: {error}");
         }
     }
 }

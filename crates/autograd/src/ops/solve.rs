@@ -128,7 +128,9 @@ methods! { impl Tensor, Self;
 
     /// The determinant of square matrices.
     ///
-    /// Shape: `[.., N, N] -> [..]`; 1 for no rows. Gradient: `g det x^-T`, NaN at singular matrices.
+    /// Shape: `[.., N, N] -> [..]`; 1 for no rows. Gradient: `g` times the cofactors, which is
+    /// `g det x^-T` at regular matrices; also at singular ones. Of more than 3 rows, the second derivative at a
+    /// matrix that lacks two ranks is 0.
     /// Numerics: may overflow where [`Tensor::slogdet`] does not.
     det try_det(self) -> Tensor { single(Matrix::Det, self) }
 

@@ -87,48 +87,44 @@ fn pivot(a: &Rows, k: usize) -> usize {
     (k..a.len()).fold(k, |top, i| if a[i][k].abs() > a[top][k].abs() { i } else { top })
 }
 
-/// Gauss and Jordan: every column becomes one of the unit matrix.
-fn solved(mut a: Rows, mut x: Rows) -> Rows {
+/// Gauss: below its diagonal `a` becomes 0, and `x` changes with it. Whether rows were exchanged an odd number
+/// of times; `None` at a pivot of 0. Determinants and solutions see the same pivots.
+fn eliminated(a: &mut Rows, x: &mut Rows) -> Option<bool> {
+    let mut turned = false;
     for k in 0..a.len() {
-        let top = pivot(&a, k);
+        let top = pivot(a, k);
+        turned ^= top != k;
         a.swap(k, top);
         x.swap(k, top);
         let p = a[k][k];
-        if p == 0.0 || p.is_nan() {
-            return x.iter().map(|row| vec![f64::NAN; row.len()]).collect();
+        if p == 0.0 {
+            return None;
         }
-        for row in [&mut a[k], &mut x[k]] {
-            row.iter_mut().for_each(|e| *e /= p);
-        }
-        for i in (0..a.len()).filter(|i| *i != k) {
-            let f = a[i][k];
-            for rows in [&mut a, &mut x] {
+        for i in k + 1..a.len() {
+            let f = a[i][k] / p;
+            for rows in [&mut *a, &mut *x] {
                 let from = rows[k].clone();
                 rows[i].iter_mut().zip(from).for_each(|(y, e)| *y -= f * e);
             }
         }
     }
-    x
+    Some(turned)
+}
+
+fn solved(mut a: Rows, mut x: Rows) -> Rows {
+    let good = eliminated(&mut a, &mut x).is_some() && (0..a.len()).all(|k| !a[k][k].is_nan());
+    if !good {
+        return x.iter().map(|row| vec![f64::NAN; row.len()]).collect();
+    }
+    let order: Vec<usize> = (0..a.len()).rev().collect();
+    substituted(&a, &x, &order)
 }
 
 /// Sign, logarithm of the absolute value, value.
 fn determinant(mut a: Rows) -> [f64; 3] {
-    let mut pivots = Vec::new();
-    let mut turned = false;
-    for k in 0..a.len() {
-        let top = pivot(&a, k);
-        turned ^= top != k;
-        a.swap(k, top);
-        let p = a[k][k];
-        if p == 0.0 {
-            return [0.0, f64::NEG_INFINITY, 0.0];
-        }
-        pivots.push(p);
-        for i in k + 1..a.len() {
-            let (f, from) = (a[i][k] / p, a[k].clone());
-            a[i].iter_mut().zip(from).for_each(|(y, e)| *y -= f * e);
-        }
-    }
+    let mut none = vec![Vec::new(); a.len()];
+    let Some(turned) = eliminated(&mut a, &mut none) else { return [0.0, f64::NEG_INFINITY, 0.0] };
+    let pivots: Vec<f64> = (0..a.len()).map(|k| a[k][k]).collect();
     if pivots.iter().any(|p| p.is_nan()) {
         return [f64::NAN; 3];
     }

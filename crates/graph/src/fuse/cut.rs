@@ -473,10 +473,11 @@ impl<'a> Cut<'a> {
         why.is_some()
     }
 
-    /// Stores values until no kernel has too many expressions or buffers.
+    /// Stores values until no kernel has too many expressions, buffers or scalars.
     fn bound(&mut self) {
         let n = self.live.len();
         let most_loads = self.caps.max_buffers.saturating_sub(1).max(3);
+        let most_words = (self.caps.immediate_bytes / 4).max(8);
         let mut closures: Vec<Option<Box<Closure>>> = (0..n).map(|_| None).collect();
         for id in 0..n {
             let op = self.graph.nodes()[id].op;
@@ -490,7 +491,10 @@ impl<'a> Cut<'a> {
             let room = most_loads - usize::from(matches!(op, Op::SliceAssign(_) | Op::SliceAssignAt { .. }));
             loop {
                 let mut all = Closure::default();
-                let mut victims: SmallVec<[(usize, usize, NodeId); 4]> = SmallVec::new();
+                let mut victims: SmallVec<[([usize; 3], NodeId); 4]> = SmallVec::new();
+                for v in &self.graph.nodes()[id].inputs {
+                    all.scalar(self.graph, self.canon(*v));
+                }
                 if let Op::Gather { .. } = op {
                     all.load(self.graph.nodes()[id].inputs[0]);
                 }
@@ -498,33 +502,33 @@ impl<'a> Cut<'a> {
                     if self.in_memory(*v) {
                         all.load(*v);
                     } else if let Some(c) = &closures[v.node as usize] {
-                        all.join(c);
+                        all.join(self.graph, c);
                         if c.loads.len() + c.nodes.len() > 2 {
-                            victims.push((c.loads.len(), c.nodes.len(), v.node));
+                            victims.push(([c.scalars.len(), c.loads.len(), c.nodes.len()], v.node));
                         }
                     }
                 }
-                let (loads, nodes) = (all.loads.len() > room, all.nodes.len() > MAX_NODES);
-                if !loads && !nodes || victims.is_empty() {
+                let over = [all.words > most_words, all.loads.len() > room, all.nodes.len() > MAX_NODES];
+                let Some(kind) = over.iter().position(|o| *o).filter(|_| !victims.is_empty()) else {
                     if !op.is_movement() {
                         all.node(id as NodeId);
                     }
                     closures[id] = Some(Box::new(all));
                     break;
-                }
-                let most = victims.iter().max_by_key(|(l, n, _)| if loads { (*l, *n) } else { (*n, *l) });
-                let Some((.., victim)) = most else { break };
-                let mut victim = *victim;
+                };
+                let most = victims.iter().max_by_key(|(sizes, _)| (sizes[kind], sizes[2], sizes[1]));
+                let Some((_, most)) = most else { break };
+                let mut victim = *most;
                 while self.graph.node(victim).op.is_movement() {
                     victim = self.canon(self.graph.node(victim).inputs[0]).node;
                 }
                 let name = self.graph.node(victim).op.name();
-                let what = if loads { "buffers" } else { "expressions" };
+                let what = ["scalars", "buffers", "expressions"][kind];
                 self.notes.push(format!("%{victim} {name}: stored, the kernel of %{id} has too many {what}"));
                 self.stored[victim as usize] = true;
                 closures[victim as usize] = None;
                 // Movements between here and there lead to a stored value now.
-                let mut v = most.map_or(victim, |m| m.2);
+                let mut v = *most;
                 while v != victim {
                     let mut one = Closure::default();
                     one.load(Val::of(victim));
@@ -536,11 +540,14 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// Nodes and values read of an expression.
+/// Nodes, values read and scalars of an expression.
 #[derive(Clone, Default)]
 struct Closure {
     nodes: SmallVec<[NodeId; 8]>,
     loads: SmallVec<[Val; 4]>,
+    scalars: SmallVec<[NodeId; 4]>,
+    /// Words that the scalars take.
+    words: usize,
 }
 
 impl Closure {
@@ -556,7 +563,19 @@ impl Closure {
         }
     }
 
-    fn join(&mut self, other: &Closure) {
+    /// Counts `val` if it is a scalar.
+    fn scalar(&mut self, graph: &Graph, val: Val) {
+        let node = graph.node(val.node);
+        if matches!(node.op, Op::Scalar)
+            && let Err(at) = self.scalars.binary_search(&val.node)
+        {
+            self.scalars.insert(at, val.node);
+            self.words += node.outs[0].dtype.bytes().div_ceil(4);
+        }
+    }
+
+    fn join(&mut self, graph: &Graph, other: &Closure) {
+        other.scalars.iter().for_each(|s| self.scalar(graph, Val::of(*s)));
         other.nodes.iter().for_each(|n| self.node(*n));
         other.loads.iter().for_each(|v| self.load(*v));
     }

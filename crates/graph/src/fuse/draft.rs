@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::{Acc, Body, DType, Expr, ExprId, Group, Index, IndexId, Kind, NodeId, Store, Val};
+use crate::{Acc, Body, DType, Expr, ExprId, Graph, Group, Index, IndexId, Kind, NodeId, Store, Val};
 
 /// A group that is being built or merged.
 #[derive(Clone, Debug)]
@@ -60,6 +60,11 @@ impl Draft {
     pub(crate) fn store(&mut self, val: Val, x: ExprId, index: &Index, base: Option<Val>) {
         let index = self.index(index);
         self.group.stores.push(Store { val, x, index, base });
+    }
+
+    /// Words that the kernel's scalars take.
+    pub(crate) fn words(&self, graph: &Graph) -> usize {
+        self.group.scalars.iter().map(|s| graph.node(*s).outs[0].dtype.bytes().div_ceil(4)).sum()
     }
 
     /// Buffers that the kernel binds.

@@ -270,6 +270,9 @@ impl<'a, 'c> Merger<'a, 'c> {
         if merged.buffers() > self.cut.caps.max_buffers {
             return Err("too many buffers");
         }
+        if merged.words(self.cut.graph) * 4 > self.cut.caps.immediate_bytes {
+            return Err("too many scalars");
+        }
         Ok(())
     }
 

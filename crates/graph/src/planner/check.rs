@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::layout::reads_in_place;
-use crate::{Caps, Expr, Group, Home, Index, IndexId, Kind, LeafKind, Loc, Op, Plan, Val};
+use crate::{Caps, Expr, Group, Home, Index, IndexId, Kind, LeafKind, Loc, NodeId, Op, Plan, Val};
 
 macro_rules! ensure {
     ($holds:expr, $($why:tt)+) => {
@@ -113,6 +113,9 @@ impl Plan {
         let alone = matches!(group.kind, Kind::Whole(_) | Kind::Custom(_));
         let buffers = group.operands.len() + group.stores.len();
         ensure!(alone || buffers <= caps.max_buffers, "{group}: {buffers} buffers");
+        let words = |s: &NodeId| self.graph.node(*s).outs[0].dtype.bytes().div_ceil(4);
+        let words: usize = group.scalars.iter().map(words).sum();
+        ensure!(alone || words * 4 <= caps.immediate_bytes, "{group}: {words} words of scalars");
         let mut operands = group.operands.clone();
         operands.sort_unstable();
         operands.dedup();

@@ -236,6 +236,10 @@ impl<'p, 'a> Printer<'p, 'a> {
                 let from = body.exprs[*operand as usize].1;
                 mask(dtype, self.unary(*op, from, &x(self, *operand))?)
             }
+            // Drivers take the difference of what they see to be one number for 0, also of infinities.
+            Expr::Binary { op: Binary::Sub, x: a, w } if dtype == DType::F32 && a == w => {
+                format!("wg_no_difference({})", x(self, *a))
+            }
             Expr::Binary { op, x: a, w } => {
                 let from = body.exprs[*a as usize].1;
                 mask(dtype, self.binary(*op, from, &x(self, *a), &x(self, *w))?)

@@ -4,6 +4,7 @@
 mod staging;
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::sync::Arc;
 
 use wgrad_graph::{
@@ -67,7 +68,10 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
         }
         Product::Direct { rows, vectors } => {
             let product = Tiles { cx, sizes, sides: sides(cx, *a, *b, sizes)? };
-            Ok(Lowered { launches: vec![product.direct(rows, vectors)?], scratch_bytes: 0 })
+            let pieces = product.pieces(rows, 1).into_iter();
+            let launches =
+                pieces.map(|piece| product.direct(rows, vectors, &piece)).collect::<Result<_>>()?;
+            Ok(Lowered { launches, scratch_bytes: 0 })
         }
     }
 }
@@ -115,6 +119,28 @@ fn sides(cx: Cx<'_>, a: (u16, IndexId), b: (u16, IndexId), sizes: Sizes) -> Resu
     Ok([side("a", a, rank - 3, sizes.m)?, side("b", b, rank - 2, sizes.n)?])
 }
 
+/// The part of a product that one dispatch computes.
+struct Piece {
+    /// Rows, in tiles.
+    rows: Range<usize>,
+    /// Parts of the batch.
+    planes: Range<usize>,
+    /// Whether there are others.
+    cut: bool,
+}
+
+impl Piece {
+    /// `text` counted from the first tile of rows, or the first plane.
+    fn from(&self, k: &mut Kernel<'_>, what: &str, text: &str) -> String {
+        let first = if what == "rows" { self.rows.start } else { self.planes.start };
+        if self.cut {
+            format!("({text} + {})", k.word(&format!("from_{what}"), first as i64))
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
 struct Tiles<'a> {
     cx: Cx<'a>,
     sizes: Sizes,
@@ -134,13 +160,41 @@ impl Tiles<'_> {
         2 * self.count() as u64 * self.sizes.k as u64
     }
 
-    fn launches(&self, tile: Tile) -> Result<Lowered> {
-        let first = self.tiled(tile)?;
-        if tile.splits == 1 {
-            return Ok(Lowered { launches: vec![first], scratch_bytes: 0 });
+    /// The product in dispatches of `tall` rows a tile that are none too long for a watchdog: whole planes
+    /// where there are enough of them, else rows of each.
+    fn pieces(&self, tall: u32, splits: u32) -> Vec<Piece> {
+        let (planes, tiles) = (self.sizes.batch * splits as usize, self.sizes.m.div_ceil(tall as usize));
+        let wanted = choose::cuts(self.flops(), self.cx.caps);
+        let (depth, height) = if wanted <= planes {
+            (planes / wanted, tiles)
+        } else {
+            (1, (tiles / wanted.div_ceil(planes)).max(1))
+        };
+        let cut = depth < planes || height < tiles;
+        let mut pieces = Vec::new();
+        for plane in (0..planes).step_by(depth) {
+            for tile in (0..tiles).step_by(height) {
+                let (rows, planes) = (tile..tiles.min(tile + height), plane..planes.min(plane + depth));
+                pieces.push(Piece { rows, planes, cut });
+            }
         }
-        let last = pointwise::lower(self.cx, Some(Planes { splits: tile.splits }))?;
-        let launches = std::iter::once(first).chain(last.launches).collect();
+        pieces
+    }
+
+    /// The share of the work that a piece with `tall` rows a tile is.
+    fn share(&self, piece: &Piece, tall: u32, splits: u32) -> u64 {
+        let all = self.sizes.m.div_ceil(tall as usize) * self.sizes.batch * splits as usize;
+        let part = piece.rows.len() * piece.planes.len();
+        (self.flops() as f64 * part as f64 / all as f64) as u64
+    }
+
+    fn launches(&self, tile: Tile) -> Result<Lowered> {
+        let pieces = self.pieces(tile.bm, tile.splits);
+        let mut launches = pieces.iter().map(|p| self.tiled(tile, p)).collect::<Result<Vec<_>>>()?;
+        if tile.splits == 1 {
+            return Ok(Lowered { launches, scratch_bytes: 0 });
+        }
+        launches.extend(pointwise::lower(self.cx, Some(Planes { splits: tile.splits }))?.launches);
         Ok(Lowered { launches, scratch_bytes: self.count() * tile.splits as usize * 4 })
     }
 
@@ -299,7 +353,7 @@ impl Tiles<'_> {
         format!("let rows = {m};\nlet columns = {n};\n")
     }
 
-    fn tiled(&self, tile: Tile) -> Result<Launch> {
+    fn tiled(&self, tile: Tile, piece: &Piece) -> Result<Launch> {
         let Tile { bm, bn, bk, tm, tn, splits } = tile;
         let (tx, ty) = (bn / tn, bm / tm);
         let wg = tx * ty;
@@ -308,17 +362,19 @@ impl Tiles<'_> {
         let whole = self.sizes.k.is_multiple_of(bk as usize);
         let mut place = self.sizes_text(&mut k);
         let depth = k.dim(self.rank() - 1);
-        let _ = writeln!(place, "let row0 = group.y * {bm}u;\nlet col0 = group.x * {bn}u;");
+        let (row, plane) = (piece.from(&mut k, "rows", "group.y"), piece.from(&mut k, "planes", "group.z"));
+        let _ =
+            writeln!(place, "let row0 = {row} * {bm}u;\nlet col0 = group.x * {bn}u;\nlet plane = {plane};");
         if splits > 1 {
             let batch = k.word("batch", self.sizes.batch as i64);
             let chunk = k.word("chunk", self.chunk(tile) as i64);
             let _ = writeln!(
                 place,
-                "let part = group.z / {batch};\nlet z = group.z - part * {batch};\nlet plane = group.z;\n\
+                "let part = plane / {batch};\nlet z = plane - part * {batch};\n\
                  let begin = part * {chunk};\nlet end = min(begin + {chunk}, {depth});"
             );
         } else {
-            let _ = writeln!(place, "let z = group.z;\nlet plane = z;\nlet begin = 0u;\nlet end = {depth};");
+            let _ = writeln!(place, "let z = plane;\nlet begin = 0u;\nlet end = {depth};");
         }
         let _ = writeln!(place, "let tx = lane % {tx}u;\nlet ty = lane / {tx}u;");
         let (text, coords) = self.batch_coords(&mut k, "z");
@@ -376,8 +432,8 @@ impl Tiles<'_> {
         if !tables.is_empty() {
             load.insert_str(2, &format!("let slot = (k0 - begin) % {}u;\n", 2 * bk));
         }
-        let tiles = |size: usize, tile: u32| size.div_ceil(tile as usize) as u32;
-        let grid = [tiles(self.sizes.n, bn), tiles(self.sizes.m, bm), self.sizes.batch as u32 * splits];
+        let across = self.sizes.n.div_ceil(bn as usize) as u32;
+        let grid = [across, piece.rows.len() as u32, piece.planes.len() as u32];
         if let Some(over) = grid.iter().find(|g| **g > self.cx.caps.max_workgroups) {
             bail!(Limit, "matmul", "{over} workgroups on one axis are more than the device takes");
         }
@@ -391,7 +447,7 @@ impl Tiles<'_> {
             ("store", &store),
         ];
         let file = wgrad_wgsl::MATMUL_TILE.replace("k0 += 16u", &format!("k0 += {bk}u"));
-        k.finish(&file, &extra, &regions, grid, self.flops())
+        k.finish(&file, &extra, &regions, grid, self.share(piece, bm, splits))
     }
 
     /// Steps of K in one split, whole tiles.
@@ -399,22 +455,23 @@ impl Tiles<'_> {
         self.sizes.k.div_ceil(tile.splits as usize).next_multiple_of(tile.bk as usize)
     }
 
-    fn direct(&self, rows: u32, vectors: u32) -> Result<Launch> {
+    fn direct(&self, rows: u32, vectors: u32, piece: &Piece) -> Result<Launch> {
         let wg = choose::pointwise_workgroup(self.cx.caps);
         let mut k = Kernel::new(self.cx);
         let wide = self.note(&mut k, 1);
         let steps = if self.sizes.k.is_multiple_of(4) { 4 } else { 1 };
         let width = vectors * 4;
         let across = self.sizes.n.div_ceil(width as usize);
-        let down = self.sizes.m.div_ceil(rows as usize);
+        let down = piece.rows.len();
         let mut place = self.sizes_text(&mut k);
         let end = k.dim(self.rank() - 1);
         let across_word = k.word("across", across as i64);
         let count = k.word("count", (across * down) as i64);
+        let (row, plane) = (piece.from(&mut k, "rows", "down"), piece.from(&mut k, "planes", "group.z"));
         let _ = writeln!(
             place,
             "let end = {end};\nlet count = {count};\nlet down = at / {across_word};\n\
-             let row0 = down * {rows}u;\nlet col0 = (at - down * {across_word}) * {width}u;"
+             let row0 = {row} * {rows}u;\nlet col0 = (at - down * {across_word}) * {width}u;"
         );
         let (text, coords) = self.batch_coords(&mut k, "z");
         place.push_str(&text);
@@ -463,13 +520,14 @@ impl Tiles<'_> {
         let finish = self.finish_text(&mut k, wide)?;
         let extra = format!("const WG = {wg}u;\nconst STEP = {steps}u;\n{finish}");
         let groups = super::fold((across * down).div_ceil(wg as usize) as u64, self.cx.caps)?;
-        let grid = [groups[0], groups[1], self.sizes.batch as u32];
+        let grid = [groups[0], groups[1], piece.planes.len() as u32];
         if grid[2] > self.cx.caps.max_workgroups {
             bail!(Limit, "matmul", "a batch of {} is more than the device takes", self.sizes.batch);
         }
         let regions =
             [("place", place.as_str()), ("start", &start), ("multiply", &multiply), ("store", &store)];
-        k.finish(wgrad_wgsl::MATMUL_DIRECT, &extra, &regions, grid, self.flops())
+        let file = wgrad_wgsl::MATMUL_DIRECT.replace("let z = group.z;", &format!("let z = {plane};"));
+        k.finish(&file, &extra, &regions, grid, self.share(piece, rows, 1))
     }
 
     /// The name of element `i` beside K and `q` along K of a side's fragments.

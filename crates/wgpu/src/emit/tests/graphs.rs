@@ -1,6 +1,7 @@
 //! Texts of planned graphs.
 
 use super::*;
+use crate::choose;
 use wgrad_graph::{Axes, Binary, MAX_RANK, Reduce, Steps, Unary};
 
 const STORED: [DType; 5] = [DType::Bool, DType::U8, DType::U32, DType::I32, DType::F32];
@@ -204,6 +205,41 @@ fn products_in_every_layout() {
                 texts(&s);
             }
         }
+    }
+}
+
+/// No dispatch is estimated longer than a watchdog waits, and together they cover the product.
+#[test]
+fn long_products_are_cut() {
+    let integrated = Caps { kind: DeviceKind::IntegratedGpu, ..gpu() };
+    let none: &[usize] = &[];
+    for (caps, batch, [m, n, k]) in [
+        (&integrated, none, [8192, 8192, 8192]),
+        (&integrated, &[37], [1100, 1024, 2048]),
+        (&integrated, none, [512, 512, 1 << 18]),
+        (&software(), none, [1030, 1024, 4096]),
+        (&software(), &[5, 7], [512, 512, 512]),
+    ] {
+        let mut s = Sketch::default();
+        let a = s.x(&[batch, &[m, k]].concat());
+        let b = s.x(&[batch, &[k, n]].concat());
+        s.roots = vec![s.op(Op::MatMul, &[a, b])];
+        let plan = s.plan(caps, true);
+        let launches = lower(&plan.steps[0], &plan.graph, &plan.scalars, caps).unwrap().launches;
+        let flops = (2 * m * n * k * batch.iter().product::<usize>()) as u64;
+        let most = choose::MOST_NS as f64 * choose::speed(caps.kind).1;
+        let parts: Vec<&Launch> = launches.iter().filter(|l| l.cost_flops as f64 > 0.1 * most).collect();
+        assert!(
+            parts.len() as f64 >= flops as f64 / most,
+            "{} dispatches of {batch:?} {m} {n} {k}",
+            parts.len()
+        );
+        assert!(parts.iter().all(|l| l.cost_flops as f64 <= most), "{batch:?} {m} {n} {k}");
+        let sum: u64 = launches.iter().map(|l| l.cost_flops).sum();
+        assert!(sum.abs_diff(flops) < flops / 10, "{sum} of {flops}");
+        let same = parts.iter().all(|l| l.source == parts[0].source);
+        assert!(same, "the cuts share a kernel");
+        parts.iter().for_each(|l| check_launch(l, caps));
     }
 }
 
