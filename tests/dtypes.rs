@@ -11,7 +11,7 @@ crate::suite![
     device: halves_keep_their_bits, halves_round_once, sums_of_halves_do_not_overflow,
         numbers_widen_no_half, gradients_of_halves_are_halves, promotion_of_operands,
         b125_every_index_and_value_dtype,
-        long_integers, long_integers_reduce, casts_of_every_pair, small_integers_wrap,
+        long_integers, long_integers_reduce, casts_of_every_pair,
 ];
 
 fn input<T: Element>(p: &Pass, dims: &[usize], elems: &[T]) -> Tensor {
@@ -418,9 +418,4 @@ fn casts_of_every_pair(subject: &Subject) {
         let want = if subject.is_oracle() { x as f64 } else { f64::from(x as f32) };
         assert_eq!(y, want, "{x}");
     }
-}
-
-/// B086: unsigned bytes wrap.
-fn small_integers_wrap(subject: &Subject) {
-    gives(subject, DType::U8, &[255., 0., 254.], |p| -input(p, &[3], &[1u8, 0, 2]));
 }
