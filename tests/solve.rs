@@ -149,7 +149,7 @@ fn minor(a: &[f64], n: usize, rows: &[usize], columns: &[usize]) -> f64 {
 fn cofactors(a: &[f64], n: usize) -> Vec<f64> {
     let without = |i: usize| (0..n).filter(|r| *r != i).collect::<Vec<_>>();
     let one = |e: usize| {
-        let sign = if (e / n + e % n) % 2 == 0 { 1.0 } else { -1.0 };
+        let sign = if (e / n + e % n).is_multiple_of(2) { 1.0 } else { -1.0 };
         sign * minor(a, n, &without(e / n), &without(e % n))
     };
     (0..n * n).map(one).collect()
