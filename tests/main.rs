@@ -19,6 +19,7 @@ mod dtypes;
 mod edges;
 mod elementwise;
 mod engine;
+mod folds;
 mod fuzz;
 mod golden;
 mod grads;
@@ -86,6 +87,7 @@ fn main() -> ExitCode {
         ("lines", lines::tests()),
         ("elementwise", elementwise::tests()),
         ("edges", edges::tests()),
+        ("folds", folds::tests()),
         ("linalg", linalg::tests()),
         ("solve", solve::tests()),
         ("random", random::tests()),

@@ -30,7 +30,7 @@ use libtest_mimic::Trial;
 use wgrad::{Context, ContextOptions, DType, Pass, Result, Tensor, grad};
 
 #[allow(unused_imports, reason = "areas take what they need")]
-pub(crate) use case::{Case, Grad, Operand, bools, case, float, floats_of, host, ints, ints_of};
+pub(crate) use case::{Case, Grad, Operand, bools, case, float, floats_of, host, ints, ints_of, spread};
 use layout::Layout;
 
 use crate::Subject;
@@ -123,7 +123,7 @@ struct Outcome {
 /// Numbers without symmetry, as many as `y` has.
 pub(crate) fn weights(p: &Pass, y: Tensor) -> Result<Tensor> {
     let shape = y.shape();
-    let elems = case::spread(shape.elems(), -1.0, 1.5, 0.77);
+    let elems = spread(shape.elems(), -1.0, 1.5, 0.77);
     p.input(host(shape.dims(), &elems, y.dtype()))
 }
 

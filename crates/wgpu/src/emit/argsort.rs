@@ -72,12 +72,7 @@ impl<'a> Sort<'a> {
 
     fn sizes(&self, k: &mut Kernel<'_>, run: usize) -> String {
         let words = [("count", self.count), ("n", self.lines.n), ("inner", self.lines.inner), ("run", run)];
-        let mut sizes = String::new();
-        for (name, value) in words {
-            let word = k.word(name, value as i64);
-            sizes.push_str(&format!("let {name} = {word};\n"));
-        }
-        sizes
+        k.declare_words(&words)
     }
 
     fn finish(&self, k: Kernel<'_>, file: &str, regions: &[(&str, &str)], each: usize) -> Result<Launch> {

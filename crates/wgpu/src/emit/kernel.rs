@@ -374,6 +374,16 @@ impl<'a> Kernel<'a> {
         token
     }
 
+    /// Parameters as text that declares them under their names. Numbers wrap to 32 bits.
+    pub(super) fn declare_words(&mut self, words: &[(&str, usize)]) -> String {
+        let mut text = String::new();
+        for (name, value) in words {
+            let word = self.word(name, *value as i64);
+            let _ = writeln!(text, "let {name} = {word};");
+        }
+        text
+    }
+
     /// The size of axis `axis` of the group's space.
     pub(super) fn dim(&mut self, axis: usize) -> String {
         self.word(&format!("d{axis}"), self.group().dims[axis].max(1) as i64)

@@ -51,16 +51,6 @@ fn fits(name: &str, n: usize, lanes: u32, caps: &Caps, turns: impl Fn(usize) -> 
     Ok(())
 }
 
-/// Parameters by name, as text that declares them.
-fn sizes(k: &mut Kernel<'_>, words: &[(&str, usize)]) -> String {
-    let mut text = String::new();
-    for (name, value) in words {
-        let word = k.word(name, *value as i64);
-        text.push_str(&format!("let {name} = {word};\n"));
-    }
-    text
-}
-
 pub(super) fn lower(cx: Cx<'_>, kind: Matrix) -> Result<Lowered> {
     let name = kind.name();
     let node = cx.graph.node(cx.step.group.stores[0].val.node);
@@ -107,7 +97,7 @@ impl Small {
         let lanes = choose::matrix_lanes(n * n, cx.caps);
         fits("cholesky", n, lanes, cx.caps, |k| (n - k) * (n - k) + 4 * n)?;
         let home = Home::new(&mut k, "cholesky", n * n, count, 0)?;
-        let sizes = sizes(&mut k, &[("count", count), ("n", n)]);
+        let sizes = k.declare_words(&[("count", count), ("n", n)]);
         let load = format!("let x = {};", k.load(0, "at"));
         let store = k.store(0, "at", "y");
         let regions = [("sizes", sizes.as_str()), ("load", &load), ("store", &store)];
@@ -129,7 +119,7 @@ impl Small {
         let lanes = choose::matrix_lanes(n * wide, cx.caps);
         fits("solve_triangular", n, lanes, cx.caps, |k| (n - k + 4) * wide)?;
         let home = Home::new(&mut k, "solve_triangular", n * wide, groups, 0)?;
-        let sizes = sizes(&mut k, &[("count", count), ("n", n), ("k", columns), ("wide", wide)]);
+        let sizes = k.declare_words(&[("count", count), ("n", n), ("k", columns), ("wide", wide)]);
         let a = k.load(0, "at");
         let (pivot, left) = (format!("let pivot = {a};"), format!("let x = {a};"));
         let right = format!("let x = {};", k.load(1, "at"));
@@ -168,7 +158,7 @@ impl Small {
             (n - k) * (width - k) + (k + 4) * (width - n) + 6 * width + found(k)
         })?;
         let home = Home::new(&mut k, name, n * width, count, lanes as usize * 4)?;
-        let sizes = sizes(&mut k, &[("count", count), ("n", n), ("w", width)]);
+        let sizes = k.declare_words(&[("count", count), ("n", n), ("w", width)]);
         let left = format!("x = {};", k.load(0, "at"));
         let right = if solve { format!("x = {};", k.load(1, "at")) } else { String::new() };
         let store = k.store(0, "at", "y");

@@ -58,11 +58,7 @@ impl Along<'_> {
             ("begin", begin),
             ("stop", stop),
         ];
-        let mut sizes = String::new();
-        for (name, value) in words {
-            let word = k.word(name, value as i64);
-            sizes.push_str(&format!("let {name} = {word};\n"));
-        }
+        let sizes = k.declare_words(&words);
         let place = if reverse { "let p = n - 1u - t;" } else { "let p = t;" };
         let (x, y) = (k.load(0, "at"), k.stored(0, "at"));
         let load = match kind {

@@ -53,20 +53,16 @@ fn launch(cx: Cx<'_>, [fill, values]: [[usize; 2]; 2]) -> Result<Launch> {
     k.flagged();
 
     let words = [
-        ("count", columns as i64),
-        ("length", length as i64),
-        ("size", *size as i64),
-        ("stride", *stride),
-        ("fill_first", fill[0] as i64),
-        ("fill_stop", fill[1] as i64),
-        ("first", values[0] as i64),
-        ("stop", values[1] as i64),
+        ("count", columns),
+        ("length", length),
+        ("size", *size),
+        ("stride", *stride as usize),
+        ("fill_first", fill[0]),
+        ("fill_stop", fill[1]),
+        ("first", values[0]),
+        ("stop", values[1]),
     ];
-    let mut count = String::new();
-    for (key, value) in words {
-        let word = k.word(key, value);
-        count.push_str(&format!("let {key} = {word};\n"));
-    }
+    let count = k.declare_words(&words);
     let raise = k.raise(name, *size);
 
     let none = HashMap::new();

@@ -3,9 +3,12 @@
 
 mod graphs;
 mod hand;
+mod options;
 mod sources;
+mod spaces;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use wgrad_graph::{
@@ -39,8 +42,12 @@ pub(super) fn software() -> Caps {
     Caps { kind: DeviceKind::SoftwareGpu, max_invocations: 256, shared_bytes: 32768, subgroup: 4, ..gpu() }
 }
 
-/// Checks one text as a device would take it, in both access variants.
+/// Checks one text as a device would take it, in both access variants; each text once.
 pub(super) fn check(source: &str) {
+    static CHECKED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if !CHECKED.lock().unwrap().insert(source.to_owned()) {
+        return;
+    }
     check_with(source, |_| false);
     check_with(source, |_| true);
 }
