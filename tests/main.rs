@@ -33,6 +33,7 @@ mod nn;
 mod numerics;
 mod ops;
 mod ops_table;
+mod profile;
 mod programs;
 mod random;
 mod regressions;
@@ -93,6 +94,7 @@ fn main() -> ExitCode {
         ("random", random::tests()),
         ("grads", grads::tests()),
         ("handles", handles::tests()),
+        ("profile", profile::tests()),
         ("programs", programs::tests()),
         ("engine", engine::tests()),
         ("fuzz", fuzz::tests()),

@@ -105,6 +105,10 @@ impl Backend for Recorder {
         self.inner.read(ranges)
     }
 
+    fn has_clock(&self) -> bool {
+        self.inner.has_clock()
+    }
+
     fn memory(&self) -> Memory {
         self.inner.memory()
     }

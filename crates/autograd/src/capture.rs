@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
-use wgrad_graph::{Error, ErrorKind, Home, HostTensor, Out, Result};
+use wgrad_graph::{Error, ErrorKind, Home, HostTensor, Out, Result, Stage};
 
 use crate::context::Context;
 use crate::cut::Cut;
@@ -15,6 +15,7 @@ use crate::deferred::{self, Cell, Deferred};
 use crate::flush::{Bind, GoalHome, Recording};
 use crate::pass::{self, Pass};
 use crate::plans::Ready;
+use crate::profiling;
 use crate::record;
 use crate::state::{At, Lease, Number, OwnedKey, Pool, Source, State};
 use crate::table::{self, ContextId};
@@ -342,6 +343,7 @@ impl Recorded {
 /// Submits a recorded step again; `None` where it has to be recorded anew.
 fn replay(context: ContextId, step: &Recorded, inputs: &[HostTensor]) -> Result<Option<Vec<Deferred<f32>>>> {
     let Some(ready) = &step.ready else { return Ok(None) };
+    let _plan = profiling::stage(context, Stage::Plan);
     let mut state = table::lock(context)?;
     state.alive()?;
     if let Some((_, error)) = state.untold.take() {

@@ -86,6 +86,7 @@ impl Replay {
                 rule: node.rule.clone(),
                 grad: node.grad,
                 checkpoint: 0,
+                phase: wgrad_profile::phase(),
                 at: node.at,
             };
             pool.push(twin, &outs);

@@ -12,6 +12,7 @@ use wgrad_graph::{Backend, Caps, Error, ErrorKind, Plan, Result, Ticket};
 use crate::flight;
 use crate::pass::Pass;
 use crate::plans::Plans;
+use crate::profiling::Profiling;
 use crate::state::{Config, State};
 use crate::table::{self, ContextId};
 
@@ -175,6 +176,7 @@ impl Context {
             step: 0,
             recomputed: 0,
             workspace_bytes: 0,
+            profiling: Profiling::default(),
         }))?;
         let owner = Arc::new(Owner { id, caps });
         table::lock(id)?.owner = Arc::downgrade(&owner);

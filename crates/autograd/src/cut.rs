@@ -3,17 +3,20 @@
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
-use wgrad_graph::{Graph, Node, NodeId, Op, Result, Val};
+use wgrad_graph::{Graph, Node, NodeId, Op, Phase, Result, Val};
 
 use crate::state::{Pool, Standing, ValueKey};
 
 /// A graph cut out of a pool, and where its leaves come from.
+#[derive(Default)]
 pub(crate) struct Cut {
     pub(crate) graph: Graph,
     /// For each leaf of the graph, in order: its node in the graph, and the pool's node and output.
     pub(crate) leaves: Vec<(NodeId, u32, u32)>,
     /// For each scalar of the graph, in order: the pool's node.
     pub(crate) numbers: Vec<u32>,
+    /// For each node of the graph: the phase in which it was recorded.
+    pub(crate) phases: Vec<Phase>,
     /// The graph's value for each of the pool's (node, output).
     pub(crate) vals: HashMap<(u32, u32), Val>,
 }
@@ -38,8 +41,7 @@ pub(crate) fn needed(pool: &Pool, goals: &[ValueKey]) -> Result<Vec<u32>> {
 
 /// Cuts the graph that computes `goals` out of a pool. Computed values are leaves.
 pub(crate) fn cut(pool: &Pool, goals: &[ValueKey]) -> Result<Cut> {
-    let mut cut =
-        Cut { graph: Graph::default(), leaves: Vec::new(), numbers: Vec::new(), vals: HashMap::new() };
+    let mut cut = Cut::default();
     let mut ids: HashMap<u32, NodeId> = HashMap::new();
     for index in needed(pool, goals)? {
         let node = &pool.nodes[index as usize];
@@ -68,6 +70,7 @@ pub(crate) fn cut(pool: &Pool, goals: &[ValueKey]) -> Result<Cut> {
             segment: 0,
             at: Some(node.at),
         });
+        cut.phases.push(node.phase);
         ids.insert(index, id);
         if node.op == Op::Scalar {
             cut.numbers.push(index);
@@ -93,6 +96,7 @@ fn add_leaf(cut: &mut Cut, pool: &Pool, node: u32, out: u32) -> Val {
         at: Some(n.at),
     });
     let val = Val::of(id);
+    cut.phases.push(n.phase);
     cut.leaves.push((id, node, out));
     cut.vals.insert((node, out), val);
     val

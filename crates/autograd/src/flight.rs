@@ -3,8 +3,9 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use wgrad_graph::{BufferId, Error, Home, Pending, Plan, Result, Ticket, bail};
+use wgrad_graph::{BufferId, Error, Home, Pending, Plan, Result, Stage, Ticket, bail};
 
+use crate::profiling;
 use crate::state::State;
 use crate::table::{self, ContextId};
 
@@ -26,10 +27,11 @@ impl Failure {
 pub(crate) fn settle(context: ContextId, upto: Ticket) -> Result<()> {
     let mut first = Ok(());
     loop {
-        let (backend, ticket, deadline) = {
+        let (backend, ticket, deadline, _wait) = {
             let state = table::lock(context)?;
             let Some(ticket) = state.flight.front().copied().filter(|t| *t <= upto) else { return first };
-            (Arc::clone(&state.backend), ticket, state.config.deadline)
+            let wait = state.profiling.stage(Stage::Wait);
+            (Arc::clone(&state.backend), ticket, state.config.deadline, wait)
         };
         let result = backend.wait(ticket, deadline);
         table::lock(context)?.ended(ticket, &result);
@@ -51,6 +53,7 @@ impl Reading {
     pub(crate) fn finish(self, context: ContextId) -> Result<Vec<Vec<u8>>> {
         // Failures are noted where they belong; the bytes of other submissions are good.
         let _noted = settle(context, self.after);
+        let _download = profiling::stage(context, Stage::Download);
         self.pending.wait(self.deadline).inspect_err(|error| {
             if let Ok(mut state) = table::lock(context) {
                 state.note(error);
@@ -100,6 +103,8 @@ impl State {
     /// Starts to fetch the first bytes of buffers.
     pub(crate) fn read(&mut self, ranges: &[(BufferId, usize)]) -> Result<Reading> {
         self.alive()?;
+        let _download = self.profiling.stage(Stage::Download);
+        self.profiling.tell(|p| p.downloaded(1, ranges.iter().map(|(_, bytes)| *bytes as u64).sum()));
         let pending = self.backend.read(ranges).inspect_err(|error| self.note(error))?;
         Ok(Reading { pending, after: self.newest, deadline: self.config.deadline })
     }
@@ -108,6 +113,7 @@ impl State {
     /// values that it concerns.
     pub(crate) fn throttle(&mut self) {
         while self.flight.len() > self.config.in_flight {
+            let _wait = self.profiling.stage(Stage::Wait);
             let oldest = self.flight[0];
             let result = self.backend.wait(oldest, self.config.deadline);
             self.ended(oldest, &result);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use wgrad_graph::{
     Args, BufferId, Error, ErrorKind, Home, HostTensor, LeafArg, LeafKind, Op, Options, Out, Result, Root,
-    Ticket, Val, bail,
+    Stage, Ticket, Val, bail,
 };
 
 use crate::cut::{Cut, cut, needed};
@@ -71,6 +71,8 @@ impl State {
         let bytes = caps.value_bytes(data.shape().elems(), data.dtype());
         self.room().take(bytes)?;
         let lease = Lease::new(&self.backend, bytes);
+        let _upload = self.profiling.stage(Stage::Upload);
+        self.profiling.tell(|p| p.uploaded(1, stored.bytes().len() as u64));
         let written = lease.and_then(|lease| self.backend.write(lease.id, stored.bytes()).map(|()| lease));
         written.inspect_err(|error| self.note(error))
     }
@@ -144,7 +146,10 @@ impl State {
     pub(crate) fn flush(&mut self, index: u32, goals: &[ValueKey]) -> Result<()> {
         let mut pool = self.pools[index as usize].pool.take().expect("the caller found the pool open");
         self.poison(&mut pool);
-        let result = self.flush_pool(&mut pool, goals);
+        let result = {
+            let _plan = self.profiling.stage(Stage::Plan);
+            self.flush_pool(&mut pool, goals)
+        };
         self.pools[index as usize].pool = Some(pool);
         self.throttle();
         result
@@ -265,7 +270,10 @@ impl State {
         let options = Options { fuse: self.config.fuse, keep: places.is_none() };
         let key = PlanKey { graph: cut.graph.clone(), roots, leaves: kinds, options };
         let room = self.room();
-        let ready = self.plans.ready(&self.backend, key, &room).map(|cached| cached.ready.clone());
+        let looking = self.profiling.stage(Stage::Plan);
+        let ready = self.plans.ready(&self.backend, key, &room, &cut.phases, &self.profiling);
+        let ready = ready.map(|cached| cached.ready.clone());
+        drop(looking);
         let ready = ready.inspect_err(|error| self.note(error))?;
         self.workspace_bytes = self.workspace_bytes.max(ready.plan.workspace_bytes);
         let numbers: Vec<f64> = cut.numbers.iter().map(|n| pool.take_number(*n)).collect();
@@ -283,7 +291,8 @@ impl State {
 
     /// Submits a plan that is ready; one buffer an output.
     pub(crate) fn run(&mut self, ready: &Ready, binds: &[Bind], numbers: &[f64]) -> Result<Vec<Arc<Lease>>> {
-        let Ready { plan, prepared, bounds } = ready;
+        let _encode = self.profiling.stage(Stage::Encode);
+        let Ready { plan, prepared, bounds, phases } = ready;
         for (scalar, max, node) in bounds {
             let (start, node) = (numbers[*scalar], plan.graph.node(*node));
             if !(0.0..=*max as f64).contains(&start) {
@@ -295,6 +304,7 @@ impl State {
         self.alive()?;
         self.room().take(fresh_bytes(plan))?;
         let caps = self.backend.caps();
+        let upload = self.profiling.stage(Stage::Upload);
         let stored: Vec<Option<HostTensor>> = binds
             .iter()
             .map(
@@ -309,6 +319,8 @@ impl State {
                 (Bind::Host(_), Some(stored)) => LeafArg::Host(stored.bytes()),
             });
         }
+        drop(upload);
+        let allocate = self.profiling.stage(Stage::Allocate);
         let mut leases = Vec::with_capacity(plan.outputs.len());
         for output in &plan.outputs {
             leases.push(match output.home {
@@ -322,7 +334,16 @@ impl State {
             });
         }
         let outputs: Vec<BufferId> = leases.iter().map(|l| l.id).collect();
-        let args = Args { leaves: &leaves, scalars: numbers, outputs: &outputs };
+        drop(allocate);
+        self.profiling.tell(|profile| {
+            profile.submitted(plan, phases);
+            let bytes =
+                leaves.iter().map(|leaf| if let LeafArg::Host(bytes) = leaf { bytes.len() } else { 0 });
+            let bytes = bytes.sum::<usize>() as u64;
+            profile.uploaded(u64::from(bytes > 0), bytes);
+        });
+        let args =
+            Args { leaves: &leaves, scalars: numbers, outputs: &outputs, watch: self.profiling.watch() };
         let ticket = self.backend.submit(prepared, args).inspect_err(|error| self.note(error))?;
         self.newest = ticket;
         self.flight.push_back(ticket);
@@ -375,7 +396,10 @@ impl State {
             .collect();
         let keys: Vec<ValueKey> = goals.iter().map(|(key, _)| *key).collect();
         self.sources_first(pool, &keys)?;
-        let cut = cut(pool, &keys)?;
+        let cut = {
+            let _plan = self.profiling.stage(Stage::Plan);
+            cut(pool, &keys)?
+        };
         check(pool, &cut)?;
         let mut roots: Vec<Root> = Vec::new();
         let mut places: Vec<Option<Arc<Lease>>> = Vec::new();
@@ -430,6 +454,7 @@ impl State {
             counter.fetch_add(*n, Ordering::AcqRel);
         }
         self.committed += 1;
+        self.profiling.tell(wgrad_profile::Profile::step);
         self.step = self.step.max(step + 1);
     }
 }

@@ -10,6 +10,7 @@ use wgrad_graph::{
 
 use crate::context::Context;
 use crate::owned::{Kept, Param, ParamId};
+use crate::profiling;
 use crate::record;
 use crate::tensor::Tensor;
 use crate::vjp::{Walk, one_like};
@@ -170,6 +171,7 @@ impl Tensor {
     #[track_caller]
     pub fn backward(self) -> Result<Grads> {
         let at = Location::caller();
+        let _differentiating = profiling::differentiating(self.context);
         let one = one_like(self, "backward")?;
         let pass = record::pass_of(&[self], at)?;
         let walk = Walk::new(pass, &[self], None, at)?;

@@ -5,11 +5,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
-use wgrad_graph::{Caps, DType, HostTensor, Out, Result, bail};
+use wgrad_graph::{Caps, DType, HostTensor, Out, Result, Stage, bail};
 
 use crate::context::Context;
 use crate::cut::Cut;
 use crate::flush::Recording;
+use crate::profiling;
 use crate::record;
 use crate::state::{At, Pool, PoolCell, Source};
 use crate::table::{self, ContextId};
@@ -33,6 +34,11 @@ thread_local! {
 /// The passes of `context` open on this thread, outermost first.
 pub(crate) fn open_passes(context: ContextId) -> Vec<OpenPass> {
     OPEN.with_borrow(|open| open.iter().filter(|p| p.context == context).copied().collect())
+}
+
+/// The context of the innermost pass open on this thread.
+pub(crate) fn innermost() -> Option<ContextId> {
+    OPEN.with_borrow(|open| open.last().map(|p| p.context))
 }
 
 /// Whether gradients are switched off in `pass` on this thread.
@@ -127,6 +133,7 @@ impl Pass {
         check: impl FnOnce(&Pool, &Cut) -> Result<()>,
         then: impl FnOnce(&Pool, Recording) -> T,
     ) -> Result<T> {
+        let _commit = profiling::stage(self.open.context, Stage::Commit);
         let mut state = table::lock(self.open.context)?;
         let result = state.finish(self.open.pool, check);
         let pool = self.close(&mut state);
@@ -172,6 +179,7 @@ impl Pass {
     /// `DType` when the device does not store the dtype.
     #[track_caller]
     pub fn input(&self, data: impl Into<HostTensor>) -> Result<Tensor> {
+        let _recording = profiling::recording();
         let data = data.into();
         let caps = self.context.caps();
         if data.dtype() == DType::F64 && !caps.f64 {

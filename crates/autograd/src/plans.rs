@@ -5,9 +5,15 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use wgrad_graph::{Backend, Graph, LeafKind, Node, NodeId, Op, Options, Plan, Prepared, Result, Root, plan};
+use wgrad_graph::{
+    Backend, Graph, LeafKind, Node, NodeId, Op, Options, Phase, Plan, Prepared, Result, Root, Stage,
+    plan_watched,
+};
+
+use wgrad_profile::PhaseMix;
 
 use crate::flight::Room;
+use crate::profiling::{Profiling, step_phases};
 
 /// Plans kept at most; the one that was not used for longest goes first.
 const CAPACITY: usize = 256;
@@ -28,6 +34,8 @@ pub(crate) struct Ready {
     pub(crate) prepared: Arc<dyn Prepared>,
     /// Scalars that place a part: number among the plan's scalars, largest value, node.
     pub(crate) bounds: Vec<(usize, usize, NodeId)>,
+    /// The phases of each of the plan's steps.
+    pub(crate) phases: Arc<[PhaseMix]>,
 }
 
 /// An entry of the cache.
@@ -51,7 +59,16 @@ pub(crate) struct Plans {
 
 impl Plans {
     /// The plan of `key`, made if it is not there and there is room for it.
-    pub(crate) fn ready(&mut self, backend: &Arc<dyn Backend>, key: PlanKey, room: &Room) -> Result<&Cached> {
+    ///
+    /// `phases` are those of the graph's nodes.
+    pub(crate) fn ready(
+        &mut self,
+        backend: &Arc<dyn Backend>,
+        key: PlanKey,
+        room: &Room,
+        phases: &[Phase],
+        profiling: &Profiling,
+    ) -> Result<&Cached> {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         let hash = hasher.finish();
@@ -63,7 +80,7 @@ impl Plans {
                 at
             }
             None => {
-                let ready = make(backend, key, room)?;
+                let ready = make(backend, key, room, phases, profiling)?;
                 self.made += 1;
                 self.evict();
                 self.len += 1;
@@ -91,22 +108,32 @@ impl Plans {
     }
 }
 
-fn make(backend: &Arc<dyn Backend>, key: PlanKey, room: &Room) -> Result<Cached> {
+fn make(
+    backend: &Arc<dyn Backend>,
+    key: PlanKey,
+    room: &Room,
+    phases: &[Phase],
+    profiling: &Profiling,
+) -> Result<Cached> {
     let graph = Arc::new(key.graph.clone());
-    let plan = Arc::new(plan(&graph, &key.roots, &key.leaves, &key.options, backend.caps())?);
+    let watch = profiling.watch().map(|watch| &**watch);
+    let plan =
+        plan_watched(&graph, &key.roots, &key.leaves, &key.options, backend.caps(), watch).map(Arc::new)?;
     tracing::debug!(target: "wgrad::plan", steps = plan.steps.len(), workspace_bytes = plan.workspace_bytes, "planned");
     tracing::trace!(target: "wgrad::plan", "{plan}");
     // Before the device reserves the workspace: what is refused must hold nothing.
     room.take_plan(&plan)?;
-    Ok(Cached { ready: Ready::new(backend, plan)?, key, used: 0 })
+    let _compile = profiling.stage(Stage::Compile);
+    Ok(Cached { ready: Ready::new(backend, plan, phases)?, key, used: 0 })
 }
 
 impl Ready {
-    /// Makes a plan ready to run.
-    pub(crate) fn new(backend: &Arc<dyn Backend>, plan: Arc<Plan>) -> Result<Ready> {
+    /// Makes a plan ready to run; `phases` are those of its graph's nodes.
+    pub(crate) fn new(backend: &Arc<dyn Backend>, plan: Arc<Plan>, phases: &[Phase]) -> Result<Ready> {
         let prepared = backend.prepare(&plan)?;
         let bounds = bounds(&plan);
-        Ok(Ready { plan, prepared, bounds })
+        let phases = step_phases(&plan, phases);
+        Ok(Ready { plan, prepared, bounds, phases })
     }
 }
 

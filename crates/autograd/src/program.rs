@@ -78,7 +78,7 @@ impl Program {
             let numbers: Vec<f64> = segment.scalars.iter().map(|i| self.numbers[*i as usize]).collect();
             let leases = {
                 let mut state = table::lock(self.context.id())?;
-                let ready = Ready::new(&state.backend, Arc::new(segment.plan))?;
+                let ready = Ready::new(&state.backend, Arc::new(segment.plan), &[])?;
                 state.run(&ready, &binds, &numbers)?
             };
             results.push(self.fetch(&leases[..segment.roots], &outs)?);

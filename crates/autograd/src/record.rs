@@ -5,6 +5,7 @@ use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Op, Out, Result, Shape, T
 
 use crate::line;
 use crate::pass::{self, OpenPass};
+use crate::profiling;
 use crate::state::{At, Lease, Number, OwnedKey, PassNode, Pool, Source, Standing, State, Value, ValueKey};
 use crate::table;
 use crate::tensor::{PERSISTENT, Tensor};
@@ -164,6 +165,7 @@ pub(crate) fn pass_of(x: &[Tensor], at: At) -> Result<OpenPass> {
 /// with halves is recorded as f32 between two casts, so that it is rounded once.
 pub(crate) fn operation(pass: Option<OpenPass>, what: Recorded<'_>, at: At) -> Result<Tensor> {
     let at = line::or(at);
+    let _recording = profiling::recording();
     let Some(half) = half_of(&what)? else { return append(pass, what, at) };
     let pass = match pass {
         Some(pass) => pass,
@@ -254,6 +256,7 @@ pub(crate) fn node(op: Op, inputs: SmallVec<[ValueKey; 4]>, source: Source, grad
         rule: None,
         grad,
         checkpoint: 0,
+        phase: wgrad_profile::phase(),
         at,
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use slotmap::SlotMap;
 use smallvec::SmallVec;
-use wgrad_graph::{Backend, BufferId, Error, HostTensor, Op, Out, Result, Ticket};
+use wgrad_graph::{Backend, BufferId, Error, HostTensor, Op, Out, Phase, Result, Ticket};
 
 use crate::custom::Entry;
 use crate::custom_gradient::Rule;
@@ -15,6 +15,7 @@ use crate::deferred::Cell as DeferredCell;
 use crate::flight::Failure;
 use crate::pass::OpenPass;
 use crate::plans::Plans;
+use crate::profiling::Profiling;
 
 slotmap::new_key_type! {
     /// A value in the pool of a pass.
@@ -126,6 +127,8 @@ pub(crate) struct PassNode {
     pub(crate) grad: bool,
     /// The checkpoint segment that the node was recorded in; 0 is none.
     pub(crate) checkpoint: u32,
+    /// The phase of the step in which it was recorded.
+    pub(crate) phase: Phase,
     pub(crate) at: At,
 }
 
@@ -313,6 +316,7 @@ pub(crate) struct State {
     pub(crate) step: u64,
     pub(crate) recomputed: u64,
     pub(crate) workspace_bytes: usize,
+    pub(crate) profiling: Profiling,
 }
 
 impl State {

@@ -10,6 +10,7 @@ use wgrad_graph::{Binary, Error, ErrorKind, Op, Out, Result, Shape, bail};
 use crate::checkpoint::Replay;
 use crate::custom::CustomGradient;
 use crate::pass::OpenPass;
+use crate::profiling;
 use crate::record;
 use crate::rules::{self, Site};
 use crate::state::{At, OwnedKey, Pool, ValueKey};
@@ -41,6 +42,7 @@ pub fn vjp(outputs: &[Tensor], cotangents: &[Tensor], inputs: &[Tensor]) -> Resu
     let at = Location::caller();
     let all: Vec<Tensor> = [outputs, cotangents, inputs].concat();
     let pass = record::pass_of(&all, at)?;
+    let _differentiating = profiling::differentiating(pass.context);
     let wanted = {
         let mut state = table::lock(pass.context)?;
         record::enter(&mut state, pass, inputs)?
@@ -63,6 +65,7 @@ pub fn vjp(outputs: &[Tensor], cotangents: &[Tensor], inputs: &[Tensor]) -> Resu
 /// As [`vjp`]; `Shape` when `y` is not one number.
 #[track_caller]
 pub fn grad(y: Tensor, xs: &[Tensor]) -> Result<Vec<Tensor>> {
+    let _differentiating = profiling::differentiating(y.context);
     let one = one_like(y, "grad")?;
     vjp(&[y], &[one], xs)
 }

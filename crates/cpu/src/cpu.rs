@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wgrad_graph::{
-    Args, Backend, BufferId, Caps, DeviceKind, Error, LeafArg, Memory, Out, Pending, Plan, Prepared, Result,
-    Ticket, Val, bail,
+    Args, Backend, BufferId, Caps, DeviceKind, Error, LeafArg, Memory, Out, Pending, Plan, Prepared, Ran,
+    Result, Stage, Ticket, Val, bail,
 };
 
 use crate::memory::{ALIGN, Device, Ready, State};
@@ -197,10 +197,13 @@ impl Backend for Cpu {
             }
         }
 
+        let _compute = args.stage(Stage::Compute);
+        let mut ran: Vec<Ran> = Vec::new();
         let mut error: Option<Error> = None;
         let steps = &program.steps;
         let mut i = 0;
         while i < steps.len() {
+            let start_ns = args.watch.map(|watch| watch.now_ns());
             let run = program.runs.iter().find(|run| run.steps.start == i);
             let run = run.filter(|run| run.is_apart(steps, &arena));
             let range = run.map_or(i..i + 1, |run| run.steps.clone());
@@ -224,12 +227,19 @@ impl Backend for Cpu {
                     state.give(block);
                 }
             }
+            if let (Some(start_ns), Some(watch)) = (start_ns, args.watch) {
+                let steps = (range.start as u32..range.end as u32).collect();
+                ran.push(Ran { steps, start_ns, end_ns: watch.now_ns() });
+            }
             i = range.end;
         }
         for (buffer, place) in home {
             if let Mem::Block(block) = std::mem::take(&mut arena.mems[place]) {
                 state.checkin(buffer, block);
             }
+        }
+        if let Some(watch) = args.watch {
+            watch.ran(plan, &ran);
         }
         count_uploads(&mut state.counters, &args);
         state.counters.dispatches += program.steps.len() as u64;
@@ -252,5 +262,9 @@ impl Backend for Cpu {
 
     fn memory(&self) -> Memory {
         self.device.lock().counters
+    }
+
+    fn has_clock(&self) -> bool {
+        true
     }
 }

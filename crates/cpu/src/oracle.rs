@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use wgrad_graph::{
     Args, Backend, BufferId, Caps, DeviceKind, LeafArg, Memory, NodeId, Op, Pending, Plan, Prepared, Result,
-    Ticket, Val, bail,
+    Stage, Ticket, Val, bail,
 };
 
 use crate::memory::{ALIGN, Device, Ready};
@@ -113,6 +113,7 @@ impl Backend for Oracle {
         let Some(ready) = prepared.as_any().downcast_ref::<Interpreted>() else {
             bail!(Argument, "submit", "the plan was prepared by another device");
         };
+        let _compute = args.stage(Stage::Compute);
         let plan = &ready.plan;
         check_arity(plan, &args)?;
         let mut state = self.device.lock();

@@ -153,7 +153,7 @@ impl Sketch {
             outputs.push(buffer);
             ranges.push((buffer, out.shape.elems() * device.caps().storage(out.dtype).bytes()));
         }
-        let args = Args { leaves: &leaves, scalars: &self.scalars, outputs: &outputs };
+        let args = Args { leaves: &leaves, scalars: &self.scalars, outputs: &outputs, watch: None };
         device.submit(&prepared, args)?;
         let read = device.read(&ranges)?.wait(WAIT);
         let buffers = leaves.iter().filter_map(|leaf| match leaf {

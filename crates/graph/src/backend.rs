@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{DType, Plan, Result};
+use crate::{DType, InStage, Plan, Result, Stage, Watch};
 
 /// What kind of device runs the plans.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
@@ -92,7 +92,7 @@ pub enum LeafArg<'a> {
 }
 
 /// What one submission is given.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Default)]
 pub struct Args<'a> {
     /// One for each of [`Plan::leaves`].
     pub leaves: &'a [LeafArg<'a>],
@@ -100,6 +100,15 @@ pub struct Args<'a> {
     pub scalars: &'a [f64],
     /// One for each of [`Plan::outputs`]; for `Home::InPlace` the leaf's own buffer.
     pub outputs: &'a [BufferId],
+    /// Who is told of stages and of what ran, if anybody.
+    pub watch: Option<&'a Arc<dyn Watch>>,
+}
+
+impl<'a> Args<'a> {
+    /// Enters `stage` of the submission if somebody watches.
+    pub fn stage(&self, stage: Stage) -> InStage<'a> {
+        InStage::enter(self.watch.map(|watch| &**watch), stage)
+    }
 }
 
 /// Bytes on their way to the host.
@@ -190,4 +199,9 @@ pub trait Backend: Send + Sync {
 
     /// What the device holds and has done.
     fn memory(&self) -> Memory;
+
+    /// Whether [`Watch::ran`] is told when kernels ran.
+    fn has_clock(&self) -> bool {
+        false
+    }
 }

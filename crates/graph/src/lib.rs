@@ -23,6 +23,7 @@ mod rows;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use backend::{Args, Backend, BufferId, Caps, DeviceKind, LeafArg, Memory, Pending, Prepared, Ticket};
 pub use digits::{Digits, Line, stride, terms};
@@ -36,7 +37,8 @@ pub use index::{Dynamic, Index, View};
 pub use infer::infer;
 pub use op::{Binary, Matrix, Op, Perm, Reduce, Scan, Steps, Unary};
 pub use plan::{Home, Leaf, LeafKind, Loc, Options, Output, Plan, Slot, Step};
-pub use planner::{Root, plan};
+pub use planner::{Root, plan, plan_watched};
 pub use program::{Segment, Source, segments};
 pub use rows::{BinaryRow, Domain, Row, Slope, UnaryRow};
 pub use shape::{Axes, Lines, MAX_RANK, Shape};
+pub use watch::{InStage, Phase, Ran, Stage, Watch};

@@ -9,7 +9,9 @@ mod space;
 use std::sync::Arc;
 
 use crate::fuse::{Fused, fuse};
-use crate::{Caps, Graph, Leaf, LeafKind, NodeId, Op, Options, Plan, Result, Val, bail};
+use crate::{
+    Caps, Graph, InStage, Leaf, LeafKind, NodeId, Op, Options, Plan, Result, Stage, Val, Watch, bail,
+};
 
 /// Depth-first order has to save so much: it runs each update as soon as its gradient is there, where
 /// recorded order runs all of them as one batch.
@@ -37,7 +39,23 @@ pub fn plan(
     options: &Options,
     caps: &Caps,
 ) -> Result<Plan> {
-    plan_in(graph, roots, leaves, options, caps, None)
+    plan_in(graph, roots, leaves, options, caps, None, None)
+}
+
+/// [`plan`], with its stages told to `watch`.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_watched(
+    graph: &Arc<Graph>,
+    roots: &[Root],
+    leaves: &[(NodeId, LeafKind)],
+    options: &Options,
+    caps: &Caps,
+    watch: Option<&dyn Watch>,
+) -> Result<Plan> {
+    let _plan = InStage::enter(watch, Stage::Plan);
+    plan_in(graph, roots, leaves, options, caps, None, watch)
 }
 
 /// [`plan`], with the choice between recorded and depth-first order made by the caller, if it is.
@@ -48,6 +66,7 @@ pub(crate) fn plan_in(
     options: &Options,
     caps: &Caps,
     deep: Option<bool>,
+    watch: Option<&dyn Watch>,
 ) -> Result<Plan> {
     let nodes = |op: Op| (0..graph.nodes().len() as NodeId).filter(move |id| graph.node(*id).op == op);
     if !nodes(Op::Input).eq(leaves.iter().map(|l| l.0)) {
@@ -55,7 +74,10 @@ pub(crate) fn plan_in(
     }
     let vals: Vec<Val> = roots.iter().map(|r| r.val).collect();
     let updates: Vec<Val> = roots.iter().filter(|r| r.into.is_some()).map(|r| r.val).collect();
-    let fused = fuse(graph, &vals, &updates, options, caps)?;
+    let fused = {
+        let _fuse = InStage::enter(watch, Stage::Fuse);
+        fuse(graph, &vals, &updates, options, caps)?
+    };
     let mut upload_bytes = 0;
     let leaves: Vec<Leaf> = leaves
         .iter()

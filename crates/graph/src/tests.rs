@@ -164,7 +164,7 @@ pub(crate) fn ordered(
     caps: &Caps,
     deep: Option<bool>,
 ) -> Plan {
-    let plan = plan_in(&Arc::new(sketch.graph.clone()), roots, leaves, options, caps, deep).unwrap();
+    let plan = plan_in(&Arc::new(sketch.graph.clone()), roots, leaves, options, caps, deep, None).unwrap();
     if let Err(why) = plan.check(caps) {
         panic!("{why}\n{}\n{plan}", sketch.graph);
     }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use wgrad_graph::{Args, BufferId, Element, Error, ErrorKind, LeafArg, LeafKind, Result, Ticket, bf16, f16};
+use wgrad_graph::{
+    Args, BufferId, Element, Error, ErrorKind, InStage, LeafArg, LeafKind, Result, Stage, Ticket, Watch,
+    bf16, f16,
+};
 
 use crate::binds::{BindKey, Binds};
 use crate::choose::MOST_NS;
@@ -13,12 +16,12 @@ use crate::gpu::{Core, count};
 use crate::launch::ScalarType;
 use crate::pages::{self, Range};
 use crate::prepare::{Batch, Ready, Run, Source};
-use crate::timing::Stamps;
+use crate::timing::Timed;
 use crate::workspace::Workspace;
 
 /// A queue submission is closed when it has this many dispatches, so that the device starts while the rest
 /// is recorded; and when its estimated work passes [`MOST_NS`].
-const MOST_DISPATCHES: usize = 1024;
+pub(crate) const MOST_DISPATCHES: usize = 1024;
 /// Writes are handed to the queue when this many bytes wait.
 const MOST_WRITES: u64 = 64 << 20;
 
@@ -64,7 +67,12 @@ impl Line {
     }
 
     /// Hands `encoder` to the queue with the staging buffers used so far, and gives it a ticket.
-    pub(crate) fn launch(&mut self, core: &Core, encoder: wgpu::CommandEncoder) -> u64 {
+    pub(crate) fn launch(
+        &mut self,
+        core: &Core,
+        encoder: wgpu::CommandEncoder,
+        watch: Option<&Arc<dyn Watch>>,
+    ) -> u64 {
         self.full.extend(self.open.take().map(|(buffer, _)| buffer));
         for buffer in self.full.drain(..) {
             buffer.unmap();
@@ -78,7 +86,10 @@ impl Line {
         let ticket = self.ticket + 1;
         let clock = Arc::clone(&core.clock);
         encoder.on_submitted_work_done(move || clock.end(ticket));
-        let index = core.queue.submit([encoder.finish()]);
+        let commands = encoder.finish();
+        let submit = InStage::enter(watch.map(|watch| &**watch), Stage::Submit);
+        let index = core.queue.submit([commands]);
+        drop(submit);
         self.ticket = ticket;
         core.clock.start(ticket, index);
         count(&core.counters.submissions, 1);
@@ -98,7 +109,7 @@ impl Line {
             for c in &writes {
                 encoder.copy_buffer_to_buffer(&c.from, c.from_offset, &c.to, c.to_offset, c.bytes);
             }
-            self.launch(core, encoder);
+            self.launch(core, encoder, None);
         })
     }
 }
@@ -374,17 +385,16 @@ fn bind_parts<'a>(
     Ok(Some(Bound { run: &batch.whole, group, uniform: Some(uniform), total: Some((total, grid)) }))
 }
 
-/// Everything that a plan runs, bound. Batches are one dispatch each unless every run is to be timed.
+/// Everything that a plan runs, bound.
 fn bind_all<'a>(
     core: &Core,
     given: &Given,
     work: &[Option<(u64, wgpu::Buffer)>],
     ready: &'a Ready,
-    timed: bool,
 ) -> Result<Vec<Bound<'a>>> {
     let mut binds = lock(&core.binds);
     let mut bound = Vec::with_capacity(ready.runs.len());
-    let mut batches = ready.batches.iter().filter(|_| !timed).peekable();
+    let mut batches = ready.batches.iter().peekable();
     let mut at = 0;
     while at < ready.runs.len() {
         if let Some(batch) = batches.next_if(|b| b.runs.start == at) {
@@ -437,17 +447,12 @@ fn pass(
     runs: &[Bound<'_>],
     from: usize,
     scalars: &[f64],
-    stamps: Option<&Stamps>,
+    mut timed: Option<&mut Timed<'_>>,
 ) -> usize {
     let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
     let (mut at, mut ns) = (from, 0);
-    let stamp = |pass: &mut wgpu::ComputePass<'_>, at: usize| {
-        if let Some(stamps) = stamps {
-            pass.write_timestamp(&stamps.set, at as u32);
-        }
-    };
-    if from == 0 {
-        stamp(&mut pass, 0);
+    if let Some(timed) = &timed {
+        timed.start(&mut pass);
     }
     while at < runs.len()
         && at - from < MOST_DISPATCHES
@@ -455,24 +460,23 @@ fn pass(
     {
         ns += runs[at].run.cost_ns;
         record(&mut pass, &runs[at], scalars);
+        if let Some(timed) = &mut timed {
+            timed.after(&mut pass, &runs[at].run.steps);
+        }
         at += 1;
-        stamp(&mut pass, at);
     }
     at
 }
 
-/// Submits a prepared plan, read by the clock if `stamps` are given. When it fails nothing has run, except
+/// Submits a prepared plan. When it fails nothing has run, except
 /// for a plan that takes several submissions, of which earlier ones may have.
-pub(crate) fn submit(
-    core: &Arc<Core>,
-    ready: &Ready,
-    args: Args<'_>,
-    stamps: Option<&Stamps>,
-) -> Result<Ticket> {
+pub(crate) fn submit(core: &Arc<Core>, ready: &Ready, args: Args<'_>) -> Result<Ticket> {
     core.faults.check("submit")?;
+    let mut timed = Timed::new(core, args.watch, &ready.plan)?;
     let given = given(core, ready, args)?;
     let mut line = lock(&core.line);
     line.flush(core)?;
+    let upload = args.stage(Stage::Upload);
     let upload_bytes = ready.plan.upload_bytes.next_multiple_of(4) as u64;
     let staged = if upload_bytes > 0 {
         let (from, offset) = line.room(core, upload_bytes)?;
@@ -487,6 +491,7 @@ pub(crate) fn submit(
     } else {
         None
     };
+    drop(upload);
     let flag = if ready.raises { Some(core.downloads.take(core, 4)?) } else { None };
     // Held until submitted: the workspace may not be exchanged in between.
     let work = lock(&core.work);
@@ -494,26 +499,36 @@ pub(crate) fn submit(
     let mut raised = None;
     let mut dispatches = 0;
     let ticket = core.faults.scoped(&core.device, "submit", || -> Result<u64> {
-        let runs = bind_all(core, &given, &work, ready, stamps.is_some())?;
+        let runs = bind_all(core, &given, &work, ready)?;
         dispatches = runs.len();
         let mut encoder = core.encoder();
+        if let Some(timed) = &mut timed {
+            timed.begin(core, &mut encoder)?;
+        }
         if let Some((from, offset)) = &staged {
             let (_, to, _) = given.find(&work, &core.flag, Source::Work(0, 0), 0)?;
             encoder.copy_buffer_to_buffer(from, *offset, to, 0, upload_bytes);
         }
-        let mut at = pass(&mut encoder, &runs, 0, args.scalars, stamps);
+        let mut at = pass(&mut encoder, &runs, 0, args.scalars, timed.as_mut());
+        let mut copied = staged.is_some();
         while at < runs.len() {
-            line.launch(core, std::mem::replace(&mut encoder, core.encoder()));
-            at = pass(&mut encoder, &runs, at, args.scalars, stamps);
+            if let Some(timed) = &mut timed {
+                timed.end(core, &mut encoder, std::mem::take(&mut copied));
+            }
+            line.launch(core, std::mem::replace(&mut encoder, core.encoder()), args.watch);
+            if let Some(timed) = &mut timed {
+                timed.begin(core, &mut encoder)?;
+            }
+            at = pass(&mut encoder, &runs, at, args.scalars, timed.as_mut());
         }
-        if let Some(stamps) = stamps {
-            stamps.resolve(&mut encoder);
+        if let Some(timed) = &mut timed {
+            timed.end(core, &mut encoder, copied);
         }
         if let Some(buffer) = &flag {
             raised = Some(line.ticket + 1);
             raise(core, &mut encoder, buffer, line.ticket + 1);
         }
-        Ok(line.launch(core, encoder))
+        Ok(line.launch(core, encoder, args.watch))
     });
     let ticket = ticket.flatten().inspect_err(|_| {
         // The flag of a submission that failed may never come; no later wait may stand for it.

@@ -19,7 +19,7 @@ use crate::heap::Heap;
 use crate::kernels::Kernels;
 use crate::prepare::Ready;
 use crate::staging::Pool;
-use crate::timing::{self, KernelTime};
+use crate::timing::Timing;
 use crate::wait::Clock;
 use crate::workspace::Workspace;
 use crate::{encode, pages, prepare, read};
@@ -61,7 +61,7 @@ pub(crate) fn count(counter: &AtomicU64, by: u64) {
 }
 
 /// The parts of a device. Locks are taken in the order of the fields; no lock is held that a callback
-/// of wgpu takes (those are the pools', the checks' and the clock's).
+/// of wgpu takes (those are the pools', the checks', the clock's and the timing's).
 pub(crate) struct Core {
     pub(crate) device: ManuallyDrop<wgpu::Device>,
     pub(crate) queue: ManuallyDrop<wgpu::Queue>,
@@ -81,6 +81,7 @@ pub(crate) struct Core {
     pub(crate) downloads: Arc<Pool>,
     pub(crate) checks: Arc<Checks>,
     pub(crate) clock: Arc<Clock>,
+    pub(crate) timing: Arc<Timing>,
     pub(crate) faults: Arc<Faults>,
     pub(crate) flag: wgpu::Buffer,
     /// How many allocations of pages fail from now on.
@@ -217,6 +218,7 @@ impl Gpu {
             downloads: Pool::new(wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST),
             checks: Arc::default(),
             clock: Arc::default(),
+            timing: Arc::default(),
             faults,
             flag,
             #[cfg(test)]
@@ -243,20 +245,6 @@ impl Gpu {
     pub fn lose(&self) {
         self.core.faults.lose("destroyed by a test");
         self.core.device.destroy();
-    }
-
-    /// Submits a plan and waits for the time that each of its kernels took: for profiles, since the
-    /// clock is read between kernels.
-    ///
-    /// # Errors
-    /// Those of `submit` and `wait`; `Limit` on a device without such a clock.
-    pub fn profile(
-        &self,
-        prepared: &Arc<dyn Prepared>,
-        args: Args<'_>,
-        timeout: Duration,
-    ) -> Result<Vec<KernelTime>> {
-        timing::profile(&self.core, self.own(prepared)?, args, timeout)
     }
 
     fn own<'a>(&self, prepared: &'a Arc<dyn Prepared>) -> Result<&'a Ready> {
@@ -290,7 +278,7 @@ impl Backend for Gpu {
     }
 
     fn submit(&self, prepared: &Arc<dyn Prepared>, args: Args<'_>) -> Result<Ticket> {
-        encode::submit(&self.core, self.own(prepared)?, args, None)
+        encode::submit(&self.core, self.own(prepared)?, args)
     }
 
     fn wait(&self, ticket: Ticket, timeout: Duration) -> Result<()> {
@@ -307,5 +295,9 @@ impl Backend for Gpu {
 
     fn memory(&self) -> Memory {
         self.core.memory()
+    }
+
+    fn has_clock(&self) -> bool {
+        self.core.has_clock()
     }
 }

@@ -27,7 +27,6 @@ mod workspace;
 
 pub use adapter::{AdapterInfo, adapters, choose};
 pub use gpu::{AllocatorReport, Gpu};
-pub use timing::KernelTime;
 
 #[cfg(test)]
 mod tests;

@@ -48,8 +48,6 @@ pub(crate) type Binds = SmallVec<[(Source, u64); 6]>;
 /// One dispatch, ready.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// The plan's step that it belongs to.
-    pub(crate) step: usize,
     pub(crate) kernel: Arc<Kernel>,
     /// What each binding refers to, and its bytes.
     pub(crate) binds: Binds,
@@ -62,6 +60,8 @@ pub(crate) struct Run {
     pub(crate) grid: [u32; 3],
     /// Estimated time.
     pub(crate) cost_ns: u64,
+    /// The plan's steps that it runs.
+    pub(crate) steps: Arc<[u32]>,
 }
 
 /// Several runs that may be one dispatch, where the values of each binding lie in one driver buffer.
@@ -175,7 +175,6 @@ pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>)
         };
         let scalars = launch.words[first..].iter().enumerate();
         runs.push(Run {
-            step: *step,
             kernel,
             binds,
             uniform: uniforms[n].take(),
@@ -188,11 +187,12 @@ pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>)
                 .collect(),
             grid: launch.grid,
             cost_ns: cost_ns(core.caps.kind, launch),
+            steps: Arc::from([*step as u32]),
         });
     }
     let made: Vec<Run> = runs.drain(singles..).collect();
     let mut batches = Vec::with_capacity(made.len());
-    for ((whole, runs), (_, launch)) in made.into_iter().zip(wholes).zip(&launches[singles..]) {
+    for ((mut whole, range), (_, launch)) in made.into_iter().zip(wholes).zip(&launches[singles..]) {
         let Params::Parts { unit_bytes, workgroup } = launch.params else { continue };
         let mut parts = Vec::with_capacity(launch.parts.len());
         for part in &launch.parts {
@@ -201,7 +201,15 @@ pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>)
         // Access was chosen by the first part's classes.
         let class = |part: &Binds| part.iter().map(|(s, _)| s.class()).collect::<Vec<_>>();
         if parts.iter().all(|(part, _)| class(part) == class(&whole.binds)) {
-            batches.push(Batch { runs, whole, parts, unit_bytes, workgroup, tables: Mutex::default() });
+            whole.steps = runs[range.clone()].iter().flat_map(|run| run.steps.iter().copied()).collect();
+            batches.push(Batch {
+                runs: range,
+                whole,
+                parts,
+                unit_bytes,
+                workgroup,
+                tables: Mutex::default(),
+            });
         }
     }
     let serial = core.number();

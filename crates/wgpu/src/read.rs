@@ -85,7 +85,7 @@ pub(crate) fn read(core: &Arc<Core>, ranges: &[(BufferId, usize)]) -> Result<Box
                 state.store(if mapped.is_ok() { MAPPED } else { FAILED }, Ordering::Release);
             });
         }
-        line.launch(core, encoder)
+        line.launch(core, encoder, None)
     })?;
     count(&core.counters.downloads, crossings.len() as u64);
     count(&core.counters.download_bytes, ranges.iter().map(|(_, bytes)| *bytes as u64).sum());

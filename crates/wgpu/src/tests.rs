@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use wgrad_graph::{
     Args, Backend, Body, BufferId, DType, ErrorKind, Graph, Group, Home, Kind, Leaf, LeafArg, LeafKind, Loc,
-    Node, Op, Out, Output, Plan, Shape, Slot, Step, Val,
+    Node, Op, Out, Output, Plan, Ran, Shape, Slot, Stage, Step, Val, Watch,
 };
 
 use crate::launch::{Binding, Bound, Launch, Lowered, Params, ScalarType, Word};
@@ -212,7 +212,7 @@ fn a_chain_of_kernels_computes() {
             let u = vec![4.0; n];
             let before = gpu.memory();
             let leaves = [LeafArg::Host(bytes(&x)), LeafArg::Buffer(buffer), LeafArg::Host(bytes(&u))];
-            let args = Args { leaves: &leaves, scalars: &[3.0], outputs: &[out] };
+            let args = Args { leaves: &leaves, scalars: &[3.0], outputs: &[out], watch: None };
             let ticket = gpu.submit(&ready, args).unwrap();
             gpu.wait(ticket, LONG).unwrap();
             let after = gpu.memory();
@@ -239,12 +239,13 @@ fn operands_and_outputs_may_share_a_page() {
         assert_eq!(gpu.memory().pages, 1);
         gpu.write(ids[0], bytes(&[1.0; 64])).unwrap();
         for pair in ids.windows(2) {
-            let args = Args { leaves: &[LeafArg::Buffer(pair[0])], scalars: &[], outputs: &[pair[1]] };
+            let args =
+                Args { leaves: &[LeafArg::Buffer(pair[0])], scalars: &[], outputs: &[pair[1]], watch: None };
             gpu.submit(&ready, args).unwrap();
         }
         assert_eq!(floats(&gpu, ids[4], 64), [16.0; 64]);
         // In place: the output is the leaf's own buffer.
-        let args = Args { leaves: &[LeafArg::Buffer(ids[4])], scalars: &[], outputs: &[ids[4]] };
+        let args = Args { leaves: &[LeafArg::Buffer(ids[4])], scalars: &[], outputs: &[ids[4]], watch: None };
         gpu.submit(&ready, args).unwrap();
         assert_eq!(floats(&gpu, ids[4], 64), [32.0; 64]);
     });
@@ -260,7 +261,11 @@ fn a_freed_buffer_may_be_in_flight() {
         gpu.write(x, bytes(&vec![0.0; n])).unwrap();
         for _ in 0..50 {
             let y = gpu.alloc(4 * n).unwrap();
-            gpu.submit(&ready, Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[y] }).unwrap();
+            gpu.submit(
+                &ready,
+                Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[y], watch: None },
+            )
+            .unwrap();
             gpu.free(x);
             x = y;
         }
@@ -324,7 +329,11 @@ fn nothing_grows_over_many_steps() {
             let out = gpu.alloc(4096).unwrap();
             let leaves = [LeafArg::Host(bytes(&x)), LeafArg::Buffer(state)];
             tickets.push_back(
-                gpu.submit(&ready, Args { leaves: &leaves, scalars: &[], outputs: &[out, state] }).unwrap(),
+                gpu.submit(
+                    &ready,
+                    Args { leaves: &leaves, scalars: &[], outputs: &[out, state], watch: None },
+                )
+                .unwrap(),
             );
             if tickets.len() > 3 {
                 gpu.wait(tickets.pop_front().unwrap(), LONG).unwrap();
@@ -378,7 +387,7 @@ fn threads_share_a_device() {
                         let x = [round as f32; 256];
                         let scale = f64::from(thread + 1);
                         let leaves = [LeafArg::Host(bytes(&x))];
-                        let args = Args { leaves: &leaves, scalars: &[scale], outputs: &[out] };
+                        let args = Args { leaves: &leaves, scalars: &[scale], outputs: &[out], watch: None };
                         let ticket = gpu.submit(ready, args).unwrap();
                         if round % 3 == thread {
                             gpu.wait(ticket, LONG).unwrap();
@@ -392,22 +401,68 @@ fn threads_share_a_device() {
     });
 }
 
+/// Notes what it is told.
+struct Told {
+    start: Instant,
+    stages: std::sync::Mutex<Vec<Stage>>,
+    ran: std::sync::Mutex<Vec<Ran>>,
+}
+
+impl Watch for Told {
+    fn enter(&self, stage: Stage) {
+        self.stages.lock().unwrap().push(stage);
+    }
+
+    fn leave(&self) {}
+
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn ran(&self, _: &Arc<Plan>, runs: &[Ran]) {
+        self.ran.lock().unwrap().extend_from_slice(runs);
+    }
+}
+
 #[test]
-fn a_profile_has_a_time_for_each_kernel() {
-    on_every_adapter(|_, gpu| {
+fn who_watches_hears_when_each_kernel_ran() {
+    on_every_adapter(|adapter, gpu| {
         let sketch = Sketch { leaves: vec![(LeafKind::Buffer, 0)], outs: 1, ..Sketch::default() };
         let n = 1 << 20;
-        let launch = |n| axpb(n, Loc::Leaf(0), Loc::Out(0), fixed(1.0), 1.0);
-        let ready = sketch.ready(&gpu, vec![launch(64), launch(n)]).unwrap();
+        // More than fit one query set.
+        let launch = |i| axpb(if i == 1 { n } else { 64 }, Loc::Leaf(0), Loc::Out(0), fixed(1.0), 1.0);
+        let count = 2500;
+        let ready = sketch.ready(&gpu, (0..count).map(launch).collect()).unwrap();
         let x = gpu.alloc(4 * n).unwrap();
-        let args = Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[x] };
-        match gpu.profile(&ready, args, LONG) {
-            Ok(times) => {
-                assert_eq!(times.len(), 2);
-                assert!(times[1].ns > 0 && times[1].what.contains("pointwise"), "{times:?}");
+        let told =
+            Arc::new(Told { start: Instant::now(), stages: Default::default(), ran: Default::default() });
+        let watch: Arc<dyn Watch> = Arc::clone(&told) as Arc<dyn Watch>;
+        for round in 1..=2 {
+            let before_ns = told.now_ns();
+            let args =
+                Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[x], watch: Some(&watch) };
+            let ticket = gpu.submit(&ready, args).unwrap();
+            gpu.wait(ticket, LONG).unwrap();
+            let after_ns = told.now_ns();
+            let ran = std::mem::take(&mut *told.ran.lock().unwrap());
+            if !gpu.has_clock() {
+                assert!(ran.is_empty());
+                continue;
             }
-            Err(error) => assert_eq!(error.kind(), ErrorKind::Limit),
+            // One step, whose dispatches are one run in each of three encoders.
+            assert_eq!(
+                ran.iter().map(|r| r.steps.to_vec()).collect::<Vec<_>>(),
+                [[0], [0], [0]],
+                "{adapter}, round {round}"
+            );
+            assert!(ran.iter().all(|r| r.start_ns < r.end_ns), "{ran:?}");
+            assert!(ran.windows(2).all(|w| w[0].end_ns <= w[1].start_ns), "{ran:?}");
+            // Both clocks were looked at: what ran, ran in between.
+            let (first, last) = (ran[0].start_ns, ran[2].end_ns);
+            assert!(before_ns <= first && last <= after_ns, "{before_ns} {first} {last} {after_ns}");
         }
+        let stages = told.stages.lock().unwrap();
+        assert!(stages.contains(&Stage::Upload) && stages.contains(&Stage::Submit), "{stages:?}");
     });
 }
 
@@ -446,7 +501,11 @@ fn a_users_text_runs_checked_wherever_its_operands_lie() {
         let y = gpu.alloc(400).unwrap();
         for (last, want) in [(3, 6561.0), (4, 9.0)] {
             let ready = sketch.ready(&gpu, launches[..last].to_vec()).unwrap();
-            gpu.submit(&ready, Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[y] }).unwrap();
+            gpu.submit(
+                &ready,
+                Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[y], watch: None },
+            )
+            .unwrap();
             assert_eq!(floats(&gpu, y, 100), [want; 100]);
         }
         assert_eq!(gpu.memory().kernels, 2);

@@ -25,6 +25,7 @@ macro_rules! methods {
             #[track_caller]
             pub fn $try_name($self: $recv $(, $arg: $ty)*) -> crate::Result<$out> {
                 let _line = crate::line::Line::enter(std::panic::Location::caller());
+                let _recording = crate::profiling::recording();
                 $body
             }
         )*}

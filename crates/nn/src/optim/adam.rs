@@ -1,6 +1,6 @@
 //! Adam, with weight decay in the gradient (`Adam`) or beside it (`AdamW`).
 
-use wgrad_autograd::{Counter, Grads, Kept, Operand, Scalar, Tensor};
+use wgrad_autograd::{Counter, Grads, Kept, Operand, Scalar, Tensor, updating};
 use wgrad_graph::{DType, Result};
 
 use super::{Core, Optimizer, StepInfo, check, zeros_like};
@@ -178,6 +178,7 @@ impl Moments {
 impl Optimizer for Moments {
     #[track_caller]
     fn step(&mut self, grads: &Grads) -> Result<StepInfo> {
+        let _updating = updating();
         let mut info = StepInfo { updated: 0, skipped: 0 };
         // Parameters of one dtype with as many steps behind them share their numbers, which keeps a
         // step's inputs few: in the common case there is one entry.

@@ -1,6 +1,6 @@
 //! Stochastic gradient descent.
 
-use wgrad_autograd::{Grads, Kept, Operand, Scalar, Tensor};
+use wgrad_autograd::{Grads, Kept, Operand, Scalar, Tensor, updating};
 use wgrad_graph::{DType, Result};
 
 use super::{Core, Optimizer, StepInfo, check, zeros_like};
@@ -86,6 +86,7 @@ impl Sgd {
 impl Optimizer for Sgd {
     #[track_caller]
     fn step(&mut self, grads: &Grads) -> Result<StepInfo> {
+        let _updating = updating();
         let mut info = StepInfo { updated: 0, skipped: 0 };
         let mut shared: Vec<(DType, SgdTerms)> = Vec::new();
         for (i, param, g) in self.core.pair(grads) {

@@ -16,7 +16,7 @@ fn a_raised_flag_is_told_once_with_op_limit_and_line() {
         let bad = sketch.ready(&gpu, vec![check(8, Loc::Leaf(0), 5)]).unwrap();
         let x = gpu.alloc(32).unwrap();
         gpu.write(x, bytemuck::cast_slice(&[0_u32, 1, 2, 3, 4, 5, 6, 7])).unwrap();
-        let args = Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[] };
+        let args = Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[], watch: None };
         let first = gpu.submit(&good, args).unwrap();
         let second = gpu.submit(&bad, args).unwrap();
         let third = gpu.submit(&good, args).unwrap();
@@ -53,7 +53,7 @@ fn mistakes_are_errors() {
         let launch = axpb(128, Loc::Leaf(0), Loc::Out(0), fixed(1.0), 0.0);
         let ready = sketch.ready(&gpu, vec![launch.clone()]).unwrap();
         let submit = |leaves: &[LeafArg<'_>], outputs: &[BufferId]| {
-            gpu.submit(&ready, Args { leaves, scalars: &[], outputs }).unwrap_err().kind()
+            gpu.submit(&ready, Args { leaves, scalars: &[], outputs, watch: None }).unwrap_err().kind()
         };
         assert_eq!(submit(&[], &[y]), ErrorKind::Argument);
         assert_eq!(submit(&[LeafArg::Host(&[0; 4])], &[y]), ErrorKind::Argument);
@@ -70,10 +70,10 @@ fn mistakes_are_errors() {
 
         // Nothing of this hurt the device, and another device on the adapter is another device.
         let other = Gpu::open(adapter).unwrap();
-        let args = Args { leaves: &[LeafArg::Buffer(y)], scalars: &[], outputs: &[y] };
+        let args = Args { leaves: &[LeafArg::Buffer(y)], scalars: &[], outputs: &[y], watch: None };
         assert_eq!(kind(other.submit(&ready, args).unwrap_err()), ErrorKind::Device);
         let big = gpu.alloc(512).unwrap();
-        let args = Args { leaves: &[LeafArg::Buffer(big)], scalars: &[], outputs: &[big] };
+        let args = Args { leaves: &[LeafArg::Buffer(big)], scalars: &[], outputs: &[big], watch: None };
         gpu.wait(gpu.submit(&ready, args).unwrap(), LONG).unwrap();
     });
 }
@@ -87,7 +87,7 @@ fn a_lost_device_is_an_error_and_others_go_on() {
         let ready = sketch.ready(&gpu, vec![launch.clone()]).unwrap();
         let x = gpu.alloc(256).unwrap();
         gpu.write(x, bytes(&[1.0; 64])).unwrap();
-        let args = Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[x] };
+        let args = Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[x], watch: None };
         let ticket = gpu.submit(&ready, args).unwrap();
         let pending = gpu.read(&[(x, 256)]).unwrap();
         gpu.lose();
@@ -102,7 +102,9 @@ fn a_lost_device_is_an_error_and_others_go_on() {
         let ready = sketch.ready(&other, vec![launch]).unwrap();
         let x = other.alloc(256).unwrap();
         other.write(x, bytes(&[1.0; 64])).unwrap();
-        other.submit(&ready, Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[x] }).unwrap();
+        other
+            .submit(&ready, Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[x], watch: None })
+            .unwrap();
         assert_eq!(floats(&other, x, 64), [3.0; 64]);
     });
 }
@@ -126,7 +128,7 @@ fn long_steps_are_split_and_waits_have_deadlines() {
         let ready = sketch.ready(&gpu, launches).unwrap();
         let x = gpu.alloc(1024).unwrap();
         gpu.write(x, bytes(&[5.0; 256])).unwrap();
-        let args = Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[x] };
+        let args = Args { leaves: &[LeafArg::Buffer(x)], scalars: &[], outputs: &[x], watch: None };
         let ticket = gpu.submit(&ready, args).unwrap();
         // The write, then one for each heavy dispatch and the light ones around them.
         assert_eq!(gpu.memory().submissions, 1 + 6);

@@ -188,7 +188,7 @@ fn a_network_trains_as_by_hand() {
                     .collect();
                 let scalars = [0.1, 1.0 / (B * O) as f64];
                 let before = gpu.memory();
-                let args = Args { leaves: &leaves, scalars: &scalars, outputs: &outputs };
+                let args = Args { leaves: &leaves, scalars: &scalars, outputs: &outputs, watch: None };
                 let ticket = gpu.submit(&ready, args).unwrap();
                 gpu.wait(ticket, LONG).unwrap();
                 if round == 0 {
@@ -231,7 +231,7 @@ fn an_index_out_of_range_is_told_by_the_read_after() {
         let out = gpu.alloc(24).unwrap();
         let run = |index: [i32; 6]| {
             let leaves = [LeafArg::Buffer(buffer), LeafArg::Host(bytemuck::cast_slice(&index))];
-            gpu.submit(&ready, Args { leaves: &leaves, scalars: &[], outputs: &[out] }).unwrap();
+            gpu.submit(&ready, Args { leaves: &leaves, scalars: &[], outputs: &[out], watch: None }).unwrap();
         };
         run([4, 4, 4, 1, 2, 3]);
         assert_eq!(floats(&gpu, out, 6), [12.0, 13.0, 14.0, 3.0, 7.0, 11.0]);
