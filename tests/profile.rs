@@ -67,7 +67,7 @@ impl Training {
             ),
         };
         let rows = shape[0];
-        let x: Vec<f32> = plain::noise(5, shape.iter().product()).iter().map(|x| *x as f32).collect();
+        let x: Vec<f32> = plain::noise(5, shape.iter().product());
         let y: Vec<i32> = (0..rows as i32).map(|i| i % 4).collect();
         let opt = AdamW::new(layers.params(), AdamWConfig::default())?;
         let (x, y) = (HostTensor::new(shape, &x)?, HostTensor::new([rows], &y)?);
@@ -327,7 +327,7 @@ fn the_dense_step_crosses_once(on: &Subject) {
     let ctx = fresh(on);
     let layer = Linear::new(&ctx, "fc", 128, 64, Rng::seed(1)).unwrap();
     let mut opt = Adam::new(layer.params(), AdamConfig::default()).unwrap();
-    let noise = |salt, n| plain::noise(salt, n).iter().map(|x| *x as f32).collect::<Vec<_>>();
+    let noise = plain::noise;
     let x = HostTensor::new([64, 128], &noise(1, 64 * 128)).unwrap();
     let y = HostTensor::new([64, 64], &noise(2, 64 * 64)).unwrap();
     let mut step = || {

@@ -100,8 +100,10 @@ impl Moved {
     }
 }
 
-/// Steps between two looks at the clock, after each of which the loss is read.
-const STEPS: u32 = 10;
+/// Steps between two looks at the clock, at the end of which the loss is read: at least this many, and for about
+/// this time.
+const LEAST_STEPS: u32 = 4;
+const TURN_MS: f64 = 60.0;
 /// Steps whose losses are compared with the oracle's.
 const CHECKED: usize = 3;
 
@@ -118,29 +120,28 @@ fn measure(device: &Device, work: &Work, way: Way, seconds: f64, want: &[f32]) -
             );
         }
     }
-    let turn = || -> Result<()> {
-        let mut last = None;
-        for _ in 0..STEPS {
+    let turn = |steps: u32| -> Result<f64> {
+        let (start, mut last) = (Instant::now(), None);
+        for _ in 0..steps {
             last = Some(worker.step()?);
         }
-        last.map_or(Ok(()), |loss| loss.get().map(|_| ()))
+        last.map_or(Ok(()), |loss| loss.get().map(|_| ()))?;
+        Ok(start.elapsed().as_secs_f64() * 1e3 / f64::from(steps))
     };
-    turn()?;
+    let steps = (TURN_MS / turn(LEAST_STEPS)?).ceil().clamp(LEAST_STEPS.into(), 1000.0) as u32;
     let mut times: Vec<f64> = Vec::new();
     let (before, begin) = (worker.ctx.stats(), Instant::now());
     while times.len() < 3 || begin.elapsed() < Duration::from_secs_f64(seconds) {
-        let start = Instant::now();
-        turn()?;
-        times.push(start.elapsed().as_secs_f64() * 1e3 / f64::from(STEPS));
+        times.push(turn(steps)?);
     }
-    let moved = Moved::between(&before, &worker.ctx.stats(), (times.len() as u32 * STEPS).into());
+    let moved = Moved::between(&before, &worker.ctx.stats(), (times.len() as u32 * steps).into());
     times.sort_by(f64::total_cmp);
     worker.ctx.profile(true);
-    turn()?;
+    turn(LEAST_STEPS)?;
     worker.ctx.profile_reset();
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs_f64(seconds / 2.0) {
-        turn()?;
+        turn(steps)?;
     }
     worker.ctx.sync()?;
     worker.ctx.profile(false);

@@ -101,7 +101,17 @@ impl Slot {
     }
 
     fn read(&self) -> Result<HostTensor> {
-        self.tensor(Location::caller()).read()
+        let at = Location::caller();
+        loop {
+            let newest = self.tensor(at);
+            match newest.read() {
+                // Another thread has committed a version in between; the newest is what was asked for.
+                Err(error)
+                    if error.kind() == ErrorKind::Stale
+                        && self.tensor(at).generation != newest.generation => {}
+                read => return read,
+            }
+        }
     }
 }
 

@@ -182,7 +182,7 @@ pub(crate) fn step_phases(plan: &Plan, phases: &[Phase]) -> Arc<[PhaseMix]> {
         let elems = |val: &wgrad_graph::Val| plan.graph.out(*val).shape.elems() as f64;
         let read = || node.inputs.iter().map(elems).sum::<f64>();
         match (node.op, node.inputs.first()) {
-            (Op::MatMul { .. }, Some(a)) => {
+            (Op::MatMul, Some(a)) => {
                 let shape = plan.graph.out(*a).shape;
                 let depth = shape[shape.rank() - 1];
                 2.0 * depth as f64 * node.outs[0].shape.elems() as f64

@@ -72,6 +72,12 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Whether both are runs of one row.
+    fn is_like(&self, other: &Kernel) -> bool {
+        (self.bytes, &self.what, &self.dims) == (other.bytes, &other.what, &other.dims)
+            && (&self.lines, &self.phase) == (&other.lines, &other.phase)
+    }
+
     /// Bytes in a nanosecond, which are GB/s.
     pub fn gb_s(&self) -> f64 {
         (self.bytes * self.count) as f64 / self.ns.max(1) as f64
@@ -349,18 +355,10 @@ fn row(of: &PlanRuns, steps: &[u32]) -> Kernel {
 
 fn kernels(inner: &Inner) -> Vec<Kernel> {
     let mut all: Vec<Kernel> = Vec::new();
-    let mut find: BTreeMap<(String, Vec<usize>, Vec<String>, String, u64), usize> = BTreeMap::new();
     for of in inner.plans.values() {
         for (steps, total) in &of.runs {
             let kernel = row(of, steps);
-            let key = (
-                kernel.what.clone(),
-                kernel.dims.clone(),
-                kernel.lines.clone(),
-                kernel.phase.clone(),
-                kernel.bytes,
-            );
-            let at = *find.entry(key).or_insert_with(|| {
+            let at = all.iter().position(|k| k.is_like(&kernel)).unwrap_or_else(|| {
                 all.push(kernel);
                 all.len() - 1
             });

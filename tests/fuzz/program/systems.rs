@@ -55,7 +55,7 @@ impl Program<'_> {
         let kind = self.dice.below(11);
         // What is compared has to be exact, unless differences tell whether a kink is near.
         let base = x.exact() || self.shift.is_some();
-        let exact = x.exact() || matches!(kind, 4 | 5 | 6) && self.shift.is_none();
+        let exact = x.exact() || matches!(kind, 4..=6) && self.shift.is_none();
         let lines = matches!(kind, 7..=9);
         let idx = self.indices(if lines { [count].into() } else { part }, from[a])?;
         let mut src = self.input(dtype, part, exact)?;
