@@ -319,6 +319,8 @@ fn kernels_name_their_lines(on: &Subject) {
     assert!(forward.bytes >= 4 * (64 * 48 + 48 * 32) as u64);
     assert!(forward.gflop_s() > 0.0 && forward.gb_s() > 0.0);
     find(lines.1, "update");
+    let own = |line: &String| line.starts_with(file!());
+    assert!(report.kernels.iter().flat_map(|k| &k.lines).all(own), "a line of the library:\n{report}");
     assert!(report.kernels.iter().any(|k| k.phase.contains("backward")), "{report}");
 }
 

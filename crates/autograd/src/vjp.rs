@@ -11,7 +11,7 @@ use crate::checkpoint::Replay;
 use crate::custom::CustomGradient;
 use crate::pass::OpenPass;
 use crate::profiling;
-use crate::record;
+use crate::record::{self, Recorded};
 use crate::rules::{self, Site};
 use crate::state::{At, OwnedKey, Pool, ValueKey};
 use crate::table;
@@ -192,7 +192,7 @@ impl Walk {
                 let mut state = table::lock(self.pass.context)?;
                 record::enter(&mut state, self.pass, &[*y, *dy])?
             };
-            accumulate(&mut grads, keys[0], Tensor::of_pass(self.pass, keys[1], dy.at))?;
+            accumulate(&mut grads, keys[0], Tensor::of_pass(self.pass, keys[1], dy.at), dy.at)?;
         }
         for index in std::mem::take(&mut self.nodes).into_iter().rev() {
             self.step(index, &mut grads)?;
@@ -263,7 +263,7 @@ impl Walk {
                 && *needed
             {
                 self.fits(op, *key, &dx)?;
-                accumulate(grads, *key, dx)?;
+                accumulate(grads, *key, dx, at)?;
             }
         }
         Ok(())
@@ -301,9 +301,13 @@ impl Walk {
     }
 }
 
-fn accumulate(grads: &mut HashMap<ValueKey, Tensor>, key: ValueKey, dx: Tensor) -> Result<()> {
+/// Adds a contribution that `at` gave rise to.
+fn accumulate(grads: &mut HashMap<ValueKey, Tensor>, key: ValueKey, dx: Tensor, at: At) -> Result<()> {
     let sum = match grads.get(&key) {
-        Some(before) => Tensor::record(Op::Binary(Binary::Add), &[*before, dx], None, None)?,
+        Some(before) => {
+            let sum = Recorded { op: Op::Binary(Binary::Add), x: &[*before, dx], to: None, dtype: None };
+            record::operation(None, sum, at)?
+        }
         None => dx,
     };
     grads.insert(key, sum);

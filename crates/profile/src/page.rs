@@ -18,8 +18,9 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p.soft, small { color: var(--soft); margin: .2rem 0; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .2rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { font-weight: 600; } td.name, th.name { text-align: left; }
+th, td { text-align: right; padding: .2rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top;
+  white-space: nowrap; }
+th { font-weight: 600; } td.name, th.name { text-align: left; white-space: normal; }
 svg { width: 100%; height: auto; } svg text { fill: var(--text); font: 12px system-ui, sans-serif; }
 dl { display: flex; flex-wrap: wrap; gap: 1.5rem; margin: 1rem 0; } dt { color: var(--soft); font-size: .85rem; }
 dd { margin: 0; font-size: 1.3rem; font-variant-numeric: tabular-nums; }
