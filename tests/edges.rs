@@ -85,7 +85,9 @@ fn excused(name: &str, x: f32, w: f32) -> bool {
         // Vulkan says nothing of quotients by a divisor over 2^126.
         "div" | "div_zero" => w.abs() > 8.5e37,
         // A quotient over 2^24 has no exact rest in f32.
-        "rem" | "fmod" | "floor_div" => (x / w).abs() >= 16_777_216.0 && w != 0.0,
+        "rem" | "fmod" => (x / w).abs() >= 16_777_216.0 && w != 0.0,
+        // Nor, as of any quotient, of one by such a divisor.
+        "floor_div" => (x / w).abs() >= 16_777_216.0 && w != 0.0 || w.abs() > 8.5e37,
         _ => false,
     }
 }

@@ -92,6 +92,15 @@ fn b088_nan_that_a_kernel_made(on: &Subject) {
     every_way(on, &operands(), |_, x| (x[0] / x[1]).is_finite(), &[3], &[0., 1., 0.]);
     let unlike = |_: &Pass, x: &[Tensor]| (x[0] / x[1]).ne(x[0] / x[1]);
     every_way(on, &operands(), unlike, &[3], &[1., 0., 0.]);
+    // One number beside itself, computed once.
+    for (same, want) in [
+        ((|y| y.ne(y)) as fn(Tensor) -> Tensor, [1., 0., 0.]),
+        (|y| y.eq(y), [0., 1., 1.]),
+        (|y| y.le(y), [0., 1., 1.]),
+        (|y| y.ge(y), [0., 1., 1.]),
+    ] {
+        every_way(on, &operands(), |_, x| same(x[0] / x[1]), &[3], &want);
+    }
 }
 
 fn b089_infinity_as_a_constant(on: &Subject) {

@@ -44,29 +44,22 @@ pub(crate) fn fuse(
     caps: &Caps,
 ) -> Result<Fused> {
     let mut cut = Cut::new(graph, roots, options, caps)?;
-    let mut drafts = Vec::new();
-    let mut todo: Vec<NodeId> = Vec::new();
-    for id in 0..graph.nodes().len() as NodeId {
-        if !(cut.live[id as usize] && cut.stored[id as usize]) {
-            continue;
-        }
-        todo.push(id);
-        while let Some(id) = todo.pop() {
-            match build::kernels(&cut, id) {
-                Ok(kernels) => drafts.extend(kernels.into_iter().map(|k| (id, k))),
-                Err(build::Stop::Large(victim)) => {
+    let drafts = loop {
+        match drafts(&cut) {
+            Ok(drafts) => break drafts,
+            // What is stored for one kernel is a load of others, so all are bounded and drafted again.
+            Err(large) => {
+                for (id, victim) in large {
                     cut.stored[victim as usize] = true;
                     let name = graph.node(victim).op.name();
-                    cut.notes.push(format!(
-                        "%{victim} {name}: stored, the kernel of %{id} has too many expressions"
-                    ));
-                    todo.extend([id, victim]);
+                    let why =
+                        format!("%{victim} {name}: stored, the kernel of %{id} has too many expressions");
+                    cut.notes.push(why);
                 }
+                cut.bound();
             }
         }
-    }
-    drafts.sort_by_key(|(id, _)| *id);
-    let drafts: Vec<_> = drafts.into_iter().map(|(_, draft)| draft).collect();
+    };
     let mut fused = Fused { roots: roots.iter().map(|r| cut.canon(*r)).collect(), ..Fused::default() };
     let updates: Vec<Val> = updates.iter().map(|v| cut.canon(*v)).collect();
     let mut merger = merge::Merger::new(&cut, drafts, &fused.roots, &updates);
@@ -92,6 +85,20 @@ pub(crate) fn fuse(
     fused.notes = cut.notes;
     fused.notes.extend(notes);
     Ok(fused)
+}
+
+/// The kernels of every stored value; or those with too many expressions, each with what to store for it.
+fn drafts(cut: &Cut<'_>) -> Result<Vec<draft::Draft>, Vec<(NodeId, NodeId)>> {
+    let (mut drafts, mut large) = (Vec::new(), Vec::new());
+    for id in 0..cut.live.len() as NodeId {
+        if cut.live[id as usize] && cut.stored[id as usize] {
+            match build::kernels(cut, id) {
+                Ok(kernels) => drafts.extend(kernels),
+                Err(build::Stop::Large(victim)) => large.push((id, victim)),
+            }
+        }
+    }
+    if large.is_empty() { Ok(drafts) } else { Err(large) }
 }
 
 /// The group that copies all of `from` to the place of `to`, a value of equal size.

@@ -473,8 +473,15 @@ impl<'a> Cut<'a> {
         why.is_some()
     }
 
-    /// Stores values until no kernel has too many expressions, buffers or scalars.
-    fn bound(&mut self) {
+    /// Stores values until no kernel has too many expressions, buffers or scalars. What is stored for one kernel
+    /// is one more load of another that had all of its operands already, so every kernel is looked at again.
+    pub(crate) fn bound(&mut self) {
+        while self.store_for_bounds() {}
+    }
+
+    /// Looks at every kernel once; whether a value was stored.
+    fn store_for_bounds(&mut self) -> bool {
+        let mut any = false;
         let n = self.live.len();
         let most_loads = self.caps.max_buffers.saturating_sub(1).max(3);
         let most_words = (self.caps.immediate_bytes / 4).max(8);
@@ -525,7 +532,7 @@ impl<'a> Cut<'a> {
                 let name = self.graph.node(victim).op.name();
                 let what = ["scalars", "buffers", "expressions"][kind];
                 self.notes.push(format!("%{victim} {name}: stored, the kernel of %{id} has too many {what}"));
-                self.stored[victim as usize] = true;
+                any |= !std::mem::replace(&mut self.stored[victim as usize], true);
                 closures[victim as usize] = None;
                 // Movements between here and there lead to a stored value now.
                 let mut v = *most;
@@ -537,6 +544,7 @@ impl<'a> Cut<'a> {
                 }
             }
         }
+        any
     }
 }
 

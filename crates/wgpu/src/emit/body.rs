@@ -236,7 +236,16 @@ impl<'p, 'a> Printer<'p, 'a> {
                 let from = body.exprs[*operand as usize].1;
                 mask(dtype, self.unary(*op, from, &x(self, *operand))?)
             }
-            // Drivers take the difference of what they see to be one number for 0, also of infinities.
+            // Drivers take what they see to be one number for equal to itself, also where it is none.
+            Expr::Binary { op: Binary::Ne, x: a, w } if a == w && body.exprs[*a as usize].1 == DType::F32 => {
+                format!("wg_is_nan({})", x(self, *a))
+            }
+            Expr::Binary { op: Binary::Eq | Binary::Le | Binary::Ge, x: a, w }
+                if a == w && body.exprs[*a as usize].1 == DType::F32 =>
+            {
+                format!("!wg_is_nan({})", x(self, *a))
+            }
+            // And its difference for 0, also of infinities.
             Expr::Binary { op: Binary::Sub, x: a, w } if dtype == DType::F32 && a == w => {
                 format!("wg_no_difference({})", x(self, *a))
             }
