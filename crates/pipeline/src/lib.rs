@@ -1,0 +1,15 @@
+//! Pipeline parallelism: a model cut into stages, each on a device of its own.
+//!
+//! A [`Schedule`] is data: an ordered list of actions for every device. Pure functions make it
+//! ([`Family::make`]), [`Schedule::check`] proves it, [`Schedule::simulate`] predicts its time and memory,
+//! [`Timeline`] draws it. [`Problem::solve`] cuts a model so that the slowest stage is as fast as possible
+//! within every device's memory.
+
+pub mod schedule;
+#[cfg(test)]
+mod tests;
+
+pub use schedule::{
+    Action, Channels, Checked, Costs, Edge, Family, Kind, Link, Links, Message, Payload, Schedule,
+    Simulation, StageCost, Timeline, Wiring,
+};

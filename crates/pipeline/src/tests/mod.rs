@@ -1,0 +1,18 @@
+//! Known answers, formulas, faults, random schedules and partitions.
+
+mod faults;
+mod formulas;
+mod properties;
+mod tables;
+
+use crate::{Costs, Link, Links, Schedule};
+
+/// Costs of one tick for F, I and W of every stage.
+fn ticks(schedule: &Schedule) -> Costs {
+    Costs::ticks(schedule.stages())
+}
+
+/// The same with handovers that take `hop` ticks.
+fn hops(schedule: &Schedule, hop: f64) -> Costs {
+    Costs { links: Links::all(Link::new(hop, f64::INFINITY)), ..ticks(schedule) }
+}
