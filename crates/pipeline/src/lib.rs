@@ -3,12 +3,16 @@
 //! A [`Schedule`] is data: an ordered list of actions for every device. Pure functions make it
 //! ([`Family::make`]), [`Schedule::check`] proves it, [`Schedule::simulate`] predicts its time and memory,
 //! [`Timeline`] draws it. [`Problem::solve`] cuts a model so that the slowest stage is as fast as possible
-//! within every device's memory.
+//! within every device's memory, and [`auto()`] does both for every family and ranks the results.
 
+pub mod auto;
+pub mod partition;
 pub mod schedule;
 #[cfg(test)]
 mod tests;
 
+pub use auto::{Ranked, Ranking, auto, rank};
+pub use partition::{DeviceSpec, Layer, Order, Partition, Problem, Recompute, Transfer};
 pub use schedule::{
     Action, Channels, Checked, Costs, Edge, Family, Kind, Link, Links, Message, Payload, Schedule,
     Simulation, StageCost, Timeline, Wiring,

@@ -85,7 +85,7 @@ impl Schedule {
         let makespan = spans.iter().map(|s| s.end).fold(0.0, f64::max);
         let devices = (0..self.lists().len()).map(|d| times_of(&spans, d, makespan)).collect();
         let labels = spans.iter().map(|s| self.label(s.action)).collect();
-        let memory = (0..self.lists().len()).map(|d| self.memory(costs, d)).collect();
+        let memory = self.memory(costs);
         Ok(Simulation { name: self.name().into(), makespan, devices, memory, spans, passages, labels })
     }
 
@@ -160,8 +160,12 @@ impl Schedule {
         }
     }
 
-    /// The most bytes that `device` holds. It follows from the list alone, not from times.
-    fn memory(&self, costs: &Costs, device: usize) -> u64 {
+    /// The most bytes that each device holds. They follow from the lists alone, not from times.
+    pub(crate) fn memory(&self, costs: &Costs) -> Vec<u64> {
+        (0..self.lists().len()).map(|d| self.memory_of(costs, d)).collect()
+    }
+
+    fn memory_of(&self, costs: &Costs, device: usize) -> u64 {
         let stages = self.stages_of(device);
         let scale = |bytes: u64| (bytes as f64 * costs.largest()).ceil() as u64;
         let resident: u64 = stages.iter().map(|&s| costs.stages[s].resident).sum();
@@ -171,7 +175,9 @@ impl Schedule {
             let cost = &costs.stages[action.stage];
             let (stash, kept) = (scale(cost.stash), scale(cost.kept));
             match action.kind {
-                Kind::Forward if self.is_training() => held += stash,
+                // Without a backward pass nothing outlives the forward pass.
+                Kind::Forward if !self.is_training() => held = stash,
+                Kind::Forward => held += stash,
                 Kind::Backward => held -= stash,
                 Kind::BackwardInput => held = held - stash + kept,
                 Kind::BackwardWeight => held -= kept,

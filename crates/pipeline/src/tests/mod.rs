@@ -1,8 +1,11 @@
 //! Known answers, formulas, faults, random schedules and partitions.
 
+mod cuts;
 mod faults;
 mod formulas;
+mod optimal;
 mod properties;
+mod ranking;
 mod tables;
 
 use crate::{Costs, Link, Links, Schedule};
