@@ -1,6 +1,7 @@
 //! Known answers, formulas, faults, random schedules and partitions.
 
 mod cuts;
+mod docs;
 mod faults;
 mod formulas;
 mod optimal;
