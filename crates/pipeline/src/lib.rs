@@ -12,7 +12,7 @@ pub mod schedule;
 mod tests;
 
 pub use auto::{Ranked, Ranking, auto, rank};
-pub use partition::{DeviceSpec, Layer, Order, Partition, Problem, Recompute, Transfer};
+pub use partition::{DeviceSpec, Layer, Order, Partition, Problem, Profile, Recompute, Transfer};
 pub use schedule::{
     Action, Channels, Checked, Costs, Edge, Family, Kind, Link, Links, Message, Payload, Schedule,
     Simulation, StageCost, Timeline, Wiring,

@@ -3,6 +3,7 @@
 mod chunks;
 mod names;
 mod problem;
+mod profile;
 mod replicas;
 mod search;
 mod table;
@@ -13,6 +14,7 @@ use wgrad_graph::{Result, bail};
 
 pub use names::{at_names, by_parameters, by_weight, layout, matching, uniform};
 pub use problem::{DeviceSpec, Layer, Order, Problem, Recompute, Transfer};
+pub use profile::Profile;
 pub use replicas::{Replicated, replicated};
 pub use table::Row;
 

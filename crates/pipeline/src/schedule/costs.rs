@@ -115,6 +115,16 @@ impl Links {
         self.special.get(&(from, to)).copied().unwrap_or(self.every)
     }
 
+    /// The link of every pair that has none of its own.
+    pub fn every(&self) -> Link {
+        self.every
+    }
+
+    /// The pairs that have a link of their own.
+    pub fn special(&self) -> impl Iterator<Item = ((usize, usize), Link)> {
+        self.special.iter().map(|(&pair, &link)| (pair, link))
+    }
+
     /// Whether all pairs have the same link.
     pub fn is_uniform(&self) -> bool {
         self.special.values().all(|&l| l == self.every)

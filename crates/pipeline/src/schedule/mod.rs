@@ -41,7 +41,7 @@ use wgrad_graph::{Result, bail};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Schedule {
     name: String,
     micro_batches: usize,

@@ -46,9 +46,9 @@ impl Simulation {
         });
         Timeline {
             title: format!(
-                "{}: {:.6} in all, bubble {:.1} %",
+                "{}: {} in all, bubble {:.1} %",
                 self.name,
-                self.makespan,
+                short(self.makespan),
                 100.0 * self.bubble()
             ),
             devices: (0..self.devices.len()).map(|d| format!("D{d}")).collect(),
@@ -102,13 +102,23 @@ impl Timeline {
         text
     }
 
-    /// [`Timeline::text`] with the tick that shows every action, or with 120 columns where that would take more.
+    /// [`Timeline::text`] with the tick that fits: the shortest computing action where all times are multiples of it, or
+    /// else half of that, but 120 columns at most.
     pub fn to_text(&self) -> String {
-        let compute = self.entries.iter().filter(|e| e.span.action.is_compute());
-        let shortest = compute.map(|e| e.span.end - e.span.start).filter(|&t| t > 0.0);
-        let tick = shortest.fold(f64::INFINITY, f64::min).max(self.end() / 120.0);
+        let compute = || self.entries.iter().filter(|e| e.span.action.is_compute());
+        let lengths = compute().map(|e| e.span.end - e.span.start).filter(|&t| t > 0.0);
+        let shortest = lengths.fold(f64::INFINITY, f64::min);
+        let whole = |t: f64| (t / shortest - (t / shortest).round()).abs() < 0.02;
+        let even = compute().all(|e| whole(e.span.start) && whole(e.span.end));
+        let tick = if even { shortest } else { (shortest / 2.0).max(self.end() / 120.0) };
         if tick.is_finite() && tick > 0.0 { self.text(tick) } else { String::new() }
     }
+}
+
+/// A number with six decimals at most.
+fn short(number: f64) -> String {
+    let text = format!("{number:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// The colour of an action's kind in pictures.

@@ -1,7 +1,9 @@
 //! Partitions with known answers, found by an independent brute force.
 
 use crate::partition::{at_names, by_parameters, by_weight, layout, matching, replicated, uniform};
-use crate::{DeviceSpec, Family, Layer, Link, Links, Order, Partition, Problem, Recompute, Transfer};
+use crate::{
+    DeviceSpec, Family, Layer, Link, Links, Order, Partition, Problem, Profile, Recompute, Transfer,
+};
 
 /// Layers of these costs for devices of these speeds; parameters and boundaries weigh nothing.
 pub(super) fn problem(costs: &[f64], speeds: &[f64]) -> Problem {
@@ -277,4 +279,24 @@ stage  device  layers           time  handover      cost   memory         of
     1  d1      2..4 l2..l3  6.000000  0.000000  6.000000  2.0 MiB    1.0 MiB  does not fit
 ";
     assert_eq!(table, expected);
+}
+
+#[test]
+fn profiles_read_back() {
+    let mut p = problem(&[1.0 / 3.0, 2.0], &[1.0, 0.1]);
+    p.layers[0].name = "a block".into();
+    (p.layers[0].params, p.layers[1].output) = (7, u64::MAX);
+    p.devices[1].times = vec![[0.1, 0.2, 0.7], [1e-300, 0.0, 1.0]];
+    let links = Links::all(Link::FREE).with(0, 1, Link::new(1e-5, 1.5e9));
+    let profile = Profile { layers: p.layers, devices: p.devices, links };
+    assert_eq!(profile.to_string().parse::<Profile>().unwrap(), profile);
+    for (text, says) in [
+        ("layer\ta\t1\t2", "line 1: `` in column 5"),
+        ("\nlayer\ta\t1\tx\t2\t3\t4\t5", "line 2: `x` in column 4"),
+        ("time\t1\t1\t1", "before the first device"),
+        ("what", "`what` starts no line"),
+    ] {
+        let error = text.parse::<Profile>().unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
 }
