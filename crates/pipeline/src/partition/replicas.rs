@@ -75,7 +75,7 @@ pub fn replicated(
             let mut found: Option<Best> = None;
             for end in start + 1..=layers.min(start.saturating_add(most_layers)) {
                 for replicas in 1..=left {
-                    let Some(rest) = best[end][left - replicas] else { continue };
+                    let Some(Some(rest)) = best.get(end).map(|of| of[left - replicas]) else { continue };
                     let worst = cost(start..end, replicas).max(rest.worst);
                     let used = replicas + rest.devices;
                     let equal = |b: &Best| (worst - b.worst).abs() <= 1e-9 * worst;
