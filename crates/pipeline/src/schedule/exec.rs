@@ -219,7 +219,8 @@ impl<'a> Run<'a> {
         let given = if queued < slots {
             // The slot was freed by the receive `slots` messages ago.
             if ring.sent >= slots { now.max(ring.taken[ring.sent - slots]) } else { now }
-        } else if awaited && (queued == 0 || self.wiring.channels == Channels::Tagged) {
+        } else if awaited {
+            // The receiver takes it at once, so it needs no slot.
             now.max(self.now[to])
         } else {
             return None;

@@ -300,3 +300,45 @@ fn profiles_read_back() {
         assert!(error.contains(says), "{error}");
     }
 }
+
+#[test]
+fn the_slower_direction_of_a_link_counts() {
+    let mut p = problem(&[2., 2.], &[1., 1.]);
+    p.layers[0].output = 6;
+    p.links = Links::all(Link::new(0.0, 6.0)).with(1, 0, Link::new(0.0, 2.0));
+    let partition = p.solve().unwrap();
+    // The gradient comes back at a third of the speed; in inference there is none.
+    assert_eq!(worst(&p, &partition), 3.);
+    p.family = Family::Forward;
+    let rows = p.rows(&partition).unwrap();
+    assert_eq!((rows[0].transfer, rows[1].transfer), (1., 0.));
+    assert!(close(rows[0].cost, 1.), "{rows:?}");
+}
+
+#[test]
+fn memory_of_chunks() {
+    let mut p = problem(&[3.; 8], &[1., 1.]);
+    p.family = Family::Interleaved { chunks: 2 };
+    for layer in &mut p.layers {
+        (layer.params, layer.stash) = (1, 1);
+    }
+    let even = p.solve().unwrap();
+    assert_eq!(even.cuts(), [2, 4, 6]);
+    assert_eq!(even.devices(), [0, 1, 0, 1]);
+    // 4 micro-batches: device 0 holds 5 chunks of two layers and its 4 layers, device 1 holds 3.
+    assert_eq!(p.rows(&even).unwrap().iter().map(|r| r.memory).collect::<Vec<_>>(), [14, 10, 14, 10]);
+    for device in &mut p.devices {
+        device.memory = 13;
+    }
+    let other = p.solve().unwrap();
+    assert!(p.rows(&other).unwrap().iter().all(|r| r.memory <= 13), "{other:?}");
+    assert_ne!(other.cuts(), even.cuts());
+    for device in &mut p.devices {
+        device.memory = 8;
+    }
+    assert!(p.solve().unwrap_err().is_out_of_memory());
+    p.recompute = Recompute::Choose;
+    let again = p.solve().unwrap();
+    assert!(again.recomputes().contains(&true), "{again:?}");
+    assert!(p.rows(&again).unwrap().iter().all(|r| r.memory <= 8));
+}

@@ -125,3 +125,16 @@ fn impossible_numbers_are_refused() {
     costs.sizes = vec![1.0];
     assert!(schedule.simulate(&costs).is_err());
 }
+
+#[test]
+fn what_a_list_already_holds_stays() {
+    let last = |text: &str| {
+        let full = text.parse::<Schedule>().unwrap().lowered().to_string();
+        full.lines().last().unwrap().to_owned()
+    };
+    assert_eq!(last("D0: F0 F1 B0 B1"), "D0: F0 F1 B0 B1 R U");
+    assert_eq!(last("D0: F0 B0 R"), "D0: F0 B0 R U");
+    assert_eq!(last("D0: F0 B0 U"), "D0: F0 B0 U");
+    assert_eq!(last("D0: F0"), "D0: F0");
+    assert_eq!(last("stages 0 0\nD0: F0a F0b B0b B0a Ra"), "D0: F0a F0b B0b Rb B0a Ra Ua Ub");
+}

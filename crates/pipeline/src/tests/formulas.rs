@@ -265,3 +265,35 @@ fn recomputation_in_the_simulation() {
     let run = one_f_one_b(2, 4).unwrap().simulate(&Costs::new(vec![again, plain])).unwrap();
     assert_eq!(run.memory, [2 * 2 + 10, 10]);
 }
+
+#[test]
+fn a_sender_waits_for_a_free_slot() {
+    let schedule = forward_only(2, 4).unwrap();
+    let mut costs = Costs::new(vec![StageCost::new(1.0, 0.0, 0.0), StageCost::new(5.0, 0.0, 0.0)]);
+    let starts = |costs: &Costs| {
+        let run = schedule.simulate(costs).unwrap();
+        run.spans.iter().filter(|s| s.device == 0).map(|s| s.start).collect::<Vec<_>>()
+    };
+    assert_eq!(starts(&costs), [0.0, 1.0, 2.0, 3.0]);
+    // The slot of message 1 is free when device 1 takes it at 6; until then device 0 holds message 2.
+    costs.wiring = Wiring::edges(1);
+    assert_eq!(starts(&costs), [0.0, 1.0, 2.0, 6.0]);
+    costs.wiring = Wiring::edges(2);
+    assert_eq!(starts(&costs), [0.0, 1.0, 2.0, 3.0]);
+    // Without slots device 0 holds each message until it is taken.
+    costs.wiring = Wiring::edges(0);
+    assert_eq!(starts(&costs), [0.0, 1.0, 6.0, 11.0]);
+    costs.wiring = Wiring::unlimited().with(0, 1, 1);
+    assert_eq!(starts(&costs), [0.0, 1.0, 2.0, 6.0]);
+}
+
+#[test]
+fn small_micro_batches_cross_faster() {
+    let schedule = forward_only(2, 2).unwrap();
+    let mut costs = Costs::ticks(2);
+    costs.links = Links::all(crate::Link::new(0.0, 1.0));
+    costs.bytes.insert((0, 1), 8);
+    costs.sizes = vec![1.0, 0.25];
+    let run = schedule.simulate(&costs).unwrap();
+    assert_eq!(run.passages.iter().map(|p| p.arrived).collect::<Vec<_>>(), [9.0, 11.0]);
+}

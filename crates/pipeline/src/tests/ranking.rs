@@ -93,3 +93,16 @@ fn slow_links_change_the_choice() {
     p.links = Links::all(Link::new(1.0, f64::INFINITY));
     assert_eq!(auto(&p, &families).unwrap().best().unwrap().run.makespan, 39.0);
 }
+
+#[test]
+fn schedules_get_the_slots_that_they_cannot_do_without() {
+    let mut p = problem(&[3.0; 8], &[1.0; 4]);
+    (p.slots, p.micro_batches) = (0, 11);
+    let families: Vec<Family> =
+        Family::LINES.into_iter().chain([Family::Interleaved { chunks: 2 }]).collect();
+    let ranking = auto(&p, &families).unwrap();
+    assert_eq!(ranking.rejected, []);
+    for ranked in &ranking.fitting {
+        ranked.schedule.check(&ranked.costs.wiring).unwrap();
+    }
+}
