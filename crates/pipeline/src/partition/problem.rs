@@ -49,8 +49,8 @@ pub struct DeviceSpec {
     pub memory: u64,
     /// Bytes that kernels need on it while they run.
     pub workspace: u64,
-    /// Measured times (F, I, W) of each layer on this device, which count instead of the layer's own times and
-    /// the speed; empty where nothing was measured.
+    /// Measured times (F, I, W) of each layer on this device, which count instead of the layer's own times
+    /// and the speed; empty where nothing was measured.
     pub times: Vec<[f64; 3]>,
 }
 
@@ -91,8 +91,8 @@ pub enum Order {
     /// The pipeline goes through the devices as they are listed.
     #[default]
     Given,
-    /// The best order is searched for: for at most 8 devices, beyond which the given one is kept. (So it is for
-    /// interleaved schedules.)
+    /// The best order is searched for: for at most 8 devices, beyond which the given one is kept. (So it is
+    /// for interleaved schedules.)
     Free,
 }
 
@@ -121,7 +121,8 @@ pub struct Problem {
     pub family: Family,
     /// Micro-batches a step.
     pub micro_batches: usize,
-    /// How often the parameters lie in memory: once as weights, once as gradients, and the optimizer's copies.
+    /// How often the parameters lie in memory: once as weights, once as gradients, and the optimizer's
+    /// copies.
     pub copies: u64,
     /// Slots of a ring, each as large as a boundary's message.
     pub slots: usize,
@@ -175,8 +176,8 @@ impl Problem {
         if layer == 0 { self.input_bytes } else { self.layers[layer - 1].output }
     }
 
-    /// The time of a handover before `layer` from one device to another: the slower direction in training, where
-    /// the gradient comes back the other way.
+    /// The time of a handover before `layer` from one device to another: the slower direction in training,
+    /// where the gradient comes back the other way.
     pub(super) fn crossing(&self, layer: usize, from: usize, to: usize) -> f64 {
         let bytes = self.boundary(layer);
         let there = self.links.get(from, to).time(bytes);

@@ -1,4 +1,5 @@
-//! Measured times, links and sizes as a text that can be saved, so that one run's measurement serves the next.
+//! Measured times, links and sizes as a text that can be saved, so that one run's measurement serves the
+//! next.
 
 use std::fmt;
 use std::str::FromStr;

@@ -26,9 +26,9 @@ struct Best {
 /// Cuts layers of these `costs` into stages with one or more of `devices` equal devices each, so that the
 /// slowest stage is as fast as possible. Returns that cost and the stages.
 ///
-/// A stage with `k` replicas takes `cost / k` a micro-batch, and its share of one all-reduce a step of its `params`
-/// bytes (a ring over `link`). No device has more than `most_layers` layers. Of several, the one with the
-/// fewest devices is returned, then the one with the earliest cuts.
+/// A stage with `k` replicas takes `cost / k` a micro-batch, and its share of one all-reduce a step of its
+/// `params` bytes (a ring over `link`). No device has more than `most_layers` layers. Of several, the one
+/// with the fewest devices is returned, then the one with the earliest cuts.
 ///
 /// # Errors
 /// `Argument` for no layers or devices, other numbers of costs and params, or layers that do not fit.

@@ -1,9 +1,9 @@
 //! The optimal partition: a dynamic programme over (devices used, layers done).
 //!
-//! It runs twice. First it finds the least possible cost of the worst stage. Then, among the partitions that
-//! reach it, it finds the one with the fewest recomputing stages, then the fewest bytes that cross, then the least sum
-//! of squared costs, then the first devices and earliest cuts. The worst cost combines by maximum and the others by
-//! sums, so one programme could not keep both; two can.
+//! It runs twice. First it finds the least possible cost of the worst stage. Then, among the partitions
+//! that reach it, it finds the one with the fewest recomputing stages, then the fewest bytes that cross,
+//! then the least sum of squared costs, then the first devices and earliest cuts. The worst cost combines
+//! by maximum and the others by sums, so one programme could not keep both; two can.
 
 use std::collections::HashMap;
 
@@ -291,14 +291,15 @@ impl<'a> Search<'a> {
 impl Problem {
     /// The partition whose slowest stage is as fast as possible, within every device's memory.
     ///
-    /// Of several, it is the one with the fewest recomputing stages, then with the fewest bytes that cross, then with the
-    /// least sum of squared costs, then the one with the first devices and earliest cuts. For interleaved schedules
-    /// the sum of a device's stages counts; there it is the best that a search finds, exact where there are few
-    /// partitions.
+    /// Of several, it is the one with the fewest recomputing stages, then with the fewest bytes that cross,
+    /// then with the least sum of squared costs, then the one with the first devices and earliest cuts. For
+    /// interleaved schedules the sum of a device's stages counts; there it is the best that a search finds,
+    /// exact where there are few partitions.
     ///
     /// # Errors
-    /// `OutOfMemory` when no partition fits: with the tightest stage, the bytes it needs and has, and what would
-    /// help. `Argument` for fewer layers than stages (unless `spare`), and for numbers out of their range.
+    /// `OutOfMemory` when no partition fits: with the tightest stage, the bytes it needs and has, and what
+    /// would help. `Argument` for fewer layers than stages (unless `spare`), and for numbers out of their
+    /// range.
     pub fn solve(&self) -> Result<Partition> {
         self.check()?;
         match self.best() {

@@ -20,8 +20,8 @@ pub struct Checked {
     pub activations: usize,
     /// Messages back: gradients that cross between devices.
     pub gradients: usize,
-    /// Whether every stage sums its gradients in ascending order of micro-batches. Then its sums are bit-equal to
-    /// those of any other such schedule, and of one device.
+    /// Whether every stage sums its gradients in ascending order of micro-batches. Then its sums are
+    /// bit-equal to those of any other such schedule, and of one device.
     pub ascending: bool,
 }
 
@@ -30,9 +30,9 @@ impl Schedule {
     /// sent and taken once, and no deadlock with the slots of `wiring`.
     ///
     /// # Errors
-    /// `Argument` with device, place in the list and action: for an action that is missing, stands there twice, or
-    /// stands before what it needs; for a message that must not cross. `Argument` with the cycle of waiting
-    /// devices for a deadlock, and whether more slots would help.
+    /// `Argument` with device, place in the list and action: for an action that is missing, stands there
+    /// twice, or stands before what it needs; for a message that must not cross. `Argument` with the cycle
+    /// of waiting devices for a deadlock, and whether more slots would help.
     ///
     /// # Example
     /// ```

@@ -163,10 +163,11 @@ pub struct Costs {
     pub stages: Vec<StageCost>,
     /// The links between devices.
     pub links: Links,
-    /// Bytes of one message over an edge (stages `from`, `to`), forward and back alike; 0 where it is not named.
+    /// Bytes of one message over an edge (stages `from`, `to`), forward and back alike; 0 where it is not
+    /// named.
     pub bytes: BTreeMap<(usize, usize), u64>,
-    /// The size of each micro-batch relative to the one that was measured; empty when they are equal. Times and
-    /// messages grow with it; memory is laid out for the largest.
+    /// The size of each micro-batch relative to the one that was measured; empty when they are equal. Times
+    /// and messages grow with it; memory is laid out for the largest.
     pub sizes: Vec<f64>,
     /// The rings of slots.
     pub wiring: Wiring,

@@ -5,9 +5,10 @@ use wgrad_graph::{Result, bail};
 use super::{Action, Costs, Edge, Kind, Message, Payload, Schedule};
 
 impl Schedule {
-    /// The same order with everything written out: each message is taken right before the action that needs it
-    /// and sent right after the action that makes it, gradients are reduced after a stage's last backward
-    /// pass, and every stage is updated at the end. A list that already holds some of it keeps that.
+    /// The same order with everything written out: each message is taken right before the action that needs
+    /// it and sent right after the action that makes it, gradients are reduced after a stage's last
+    /// backward pass, and every stage is updated at the end. A list that already holds some of it keeps
+    /// that.
     ///
     /// # Example
     /// ```

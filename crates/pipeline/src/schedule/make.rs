@@ -27,8 +27,9 @@ pub fn forward_only(stages: usize, micro_batches: usize) -> Result<Schedule> {
 
 /// GPipe: all forward passes, then all backward passes, both in ascending order.
 ///
-/// The makespan is `(M+S-1)(F+B)`; every device stashes `M` micro-batches. (The paper runs the backward passes in
-/// descending order: same time, same memory. Ascending, all schedules sum gradients in the same order.)
+/// The makespan is `(M+S-1)(F+B)`; every device stashes `M` micro-batches. (The paper runs the backward
+/// passes in descending order: same time, same memory. Ascending, all schedules sum gradients in the same
+/// order.)
 ///
 /// # Errors
 /// `Argument` for 0 stages or micro-batches.
@@ -61,8 +62,8 @@ fn pairs(stage: usize, m: usize, warm: usize) -> Vec<Action> {
 
 /// 1F1B: device `r` warms up with `S-r-1` forward passes, then one forward, one backward.
 ///
-/// The time of GPipe where handovers cost nothing, but device `r` stashes `min(M, S-r)` micro-batches only. `M < S`
-/// is allowed. Slow links make it the slowest of all; see [`eager_one_f_one_b`].
+/// The time of GPipe where handovers cost nothing, but device `r` stashes `min(M, S-r)` micro-batches only.
+/// `M < S` is allowed. Slow links make it the slowest of all; see [`eager_one_f_one_b`].
 ///
 /// # Errors
 /// `Argument` for 0 stages or micro-batches.
@@ -80,13 +81,13 @@ pub fn eager_one_f_one_b(stages: usize, micro_batches: usize) -> Result<Schedule
     line("eager-1f1b", stages, micro_batches, |s| pairs(s, micro_batches, 2 * (stages - s - 1)))
 }
 
-/// Interleaved 1F1B: each of `devices` devices owns `chunks` stages, stage `c * devices + r` being chunk `c` of
-/// device `r`, so that the bubble shrinks `chunks` times while handovers grow as much.
+/// Interleaved 1F1B: each of `devices` devices owns `chunks` stages, stage `c * devices + r` being chunk
+/// `c` of device `r`, so that the bubble shrinks `chunks` times while handovers grow as much.
 ///
-/// Micro-batches go in rounds: all of a round through one chunk, then through the next. There are
-/// `max(1, M div S)` rounds, whose sizes differ by one at most, larger ones first; so `M` need not be a multiple of
-/// `S`, and where it is, rounds have `S` micro-batches as in the paper; each micro-batch more in a round takes one slot
-/// more an edge. With one chunk it is eager 1F1B.
+/// Micro-batches go in rounds: all of a round through one chunk, then through the next. There are `max(1, M
+/// div S)` rounds, whose sizes differ by one at most, larger ones first; so `M` need not be a multiple of
+/// `S`, and where it is, rounds have `S` micro-batches as in the paper; each micro-batch more in a round
+/// takes one slot more an edge. With one chunk it is eager 1F1B.
 ///
 /// # Errors
 /// `Argument` for 0 devices, chunks or micro-batches.

@@ -26,10 +26,10 @@ use wgrad_graph::{Result, bail};
 
 /// The order of work of every device for one step.
 ///
-/// It holds one list of [`Action`]s for each device, the device of each stage, and the edges between stages. A
-/// list may hold computing actions only: then every message is sent right after the action that makes it
-/// and taken right before the first one that needs it ([`Schedule::lowered`] writes that down). Or it may hold every
-/// send and receive, in an order of its own.
+/// It holds one list of [`Action`]s for each device, the device of each stage, and the edges between
+/// stages. A list may hold computing actions only: then every message is sent right after the action that
+/// makes it and taken right before the first one that needs it ([`Schedule::lowered`] writes that down). Or
+/// it may hold every send and receive, in an order of its own.
 ///
 /// # Example
 /// ```
@@ -57,8 +57,8 @@ impl Schedule {
     /// Only the numbers' ranges are checked here; [`Schedule::check`] proves the rest.
     ///
     /// # Errors
-    /// `Argument` for no stage, no micro-batch, a device without stage, a stage or micro-batch out of range, or an
-    /// action on a device that does not have its stage.
+    /// `Argument` for no stage, no micro-batch, a device without stage, a stage or micro-batch out of
+    /// range, or an action on a device that does not have its stage.
     ///
     /// # Example
     /// ```

@@ -48,12 +48,13 @@ impl Simulation {
 }
 
 impl Schedule {
-    /// Predicts time and memory: every device runs its list in order, each action as early as its inputs and the
-    /// slots allow. A device is not kept busy by a handover, only by waiting for one or for a free slot.
+    /// Predicts time and memory: every device runs its list in order, each action as early as its inputs
+    /// and the slots allow. A device is not kept busy by a handover, only by waiting for one or for a free
+    /// slot.
     ///
     /// # Errors
-    /// `Argument` for costs of another number of stages or micro-batches, for a negative or infinite time, and for
-    /// what [`Schedule::check`] refuses with these slots.
+    /// `Argument` for costs of another number of stages or micro-batches, for a negative or infinite time,
+    /// and for what [`Schedule::check`] refuses with these slots.
     ///
     /// # Example
     /// ```

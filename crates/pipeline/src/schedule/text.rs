@@ -20,9 +20,9 @@ fn letters(mut chunk: usize) -> String {
 }
 
 impl Schedule {
-    /// The action in the text form: `F3` is the forward pass of micro-batch 3, `F3b` that of the device's second
-    /// stage, `F3>2` hands its result to stage 2, `F3<1` takes that of stage 1; `B3>1` hands a gradient to
-    /// stage 1, `B3<2` takes one from stage 2; `R` reduces, `U` updates.
+    /// The action in the text form: `F3` is the forward pass of micro-batch 3, `F3b` that of the device's
+    /// second stage, `F3>2` hands its result to stage 2, `F3<1` takes that of stage 1; `B3>1` hands a
+    /// gradient to stage 1, `B3<2` takes one from stage 2; `R` reduces, `U` updates.
     ///
     /// # Example
     /// ```

@@ -102,8 +102,8 @@ impl Timeline {
         text
     }
 
-    /// [`Timeline::text`] with the tick that fits: the shortest computing action where all times are multiples of it, or
-    /// else half of that, but 120 columns at most.
+    /// [`Timeline::text`] with the tick that fits: the shortest computing action where all times are
+    /// multiples of it, or else half of that, but 120 columns at most.
     pub fn to_text(&self) -> String {
         let compute = || self.entries.iter().filter(|e| e.span.action.is_compute());
         let lengths = compute().map(|e| e.span.end - e.span.start).filter(|&t| t > 0.0);
