@@ -49,3 +49,5 @@ pub use tensor::Tensor;
 pub use vjp::{grad, vjp};
 pub use wgrad_graph::{DType, Element, Error, ErrorKind, HostTensor, Phase, Result, Shape};
 pub use wgrad_profile::{Kernel as ProfileKernel, Report as ProfileReport, trace as profile_trace};
+pub use vjp::{grad, vjp, vjp_found};
+pub use wgrad_graph::{DType, Element, Error, ErrorKind, HostTensor, Result, Shape};

@@ -9,6 +9,7 @@ use wgrad_graph::{Caps, DType, HostTensor, Out, Result, Stage, bail};
 
 use crate::context::Context;
 use crate::cut::Cut;
+use crate::flight;
 use crate::flush::Recording;
 use crate::profiling;
 use crate::record;
@@ -171,6 +172,65 @@ impl Pass {
     pub fn no_grad<T>(&self, f: impl FnOnce() -> T) -> T {
         let _scope = Scope::enter(&NO_GRAD, self.open);
         f()
+    }
+
+    /// Makes the random numbers recorded from now on those that rows from `row` on have in the pass with
+    /// number `step`, so that a batch worked on in parts, in several passes or contexts with one seed, draws
+    /// what the whole batch draws.
+    ///
+    /// ```
+    /// use wgrad::prelude::*;
+    /// # fn main() -> wgrad::Result<()> {
+    /// let ctx = Context::new(&Device::cpu())?;
+    /// let whole = ctx.pass(|p| p.rand("noise", [4, 3]).to_vec::<f32>())?;
+    /// let pass = ctx.begin()?;
+    /// pass.place(0, 2)?;
+    /// assert_eq!(pass.rand("noise", [2, 3]).to_vec::<f32>()?, whole[6..]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `Limit` for a row beyond 2^32 - 1.
+    pub fn place(&self, step: u64, row: usize) -> Result<()> {
+        let Ok(row) = u32::try_from(row) else { bail!(Limit, "place", "row {row} is beyond 2^32 - 1") };
+        let mut state = table::lock(self.open.context)?;
+        let pool = record::current(&mut state, self.open)?;
+        (pool.step, pool.row) = (step, row);
+        Ok(())
+    }
+
+    /// Computes these values now, in one submission; does not wait for it.
+    ///
+    /// # Errors
+    /// What the device meets when it submits; `Stale`.
+    pub fn compute(&self, values: &[Tensor]) -> Result<()> {
+        let mut state = table::lock(self.open.context)?;
+        state.alive()?;
+        let keys = record::enter(&mut state, self.open, values)?;
+        state.flush(self.open.pool, &keys)
+    }
+
+    /// Computes all that the end of the pass commits, and waits for it: the end only takes it over, and
+    /// fails only when the device is lost or another pass has set one of the values meanwhile. So several
+    /// contexts can be updated together or not at all. Takes the memory of the new versions beside the old.
+    ///
+    /// # Errors
+    /// What the device meets; a failure of an earlier submission.
+    pub fn prepare(&self) -> Result<()> {
+        let newest = {
+            let mut state = table::lock(self.open.context)?;
+            state.alive()?;
+            let pool = record::current(&mut state, self.open)?;
+            let goals: Vec<_> =
+                pool.updates.iter().map(|u| u.value).chain(pool.deferred.iter().map(|(k, _)| *k)).collect();
+            state.flush(self.open.pool, &goals)?;
+            state.newest
+        };
+        let settled = flight::settle(self.open.context, newest);
+        let mut state = table::lock(self.open.context)?;
+        // Whoever calls this hears of the failure; the next pass need not fail for it.
+        let untold = state.untold.take().map(|(_, error)| error);
+        settled.and(untold.map_or(Ok(()), Err)).and(state.alive())
     }
 
     /// A host tensor as a value of this pass; its bytes travel with the submission that uses them.

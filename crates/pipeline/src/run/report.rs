@@ -1,0 +1,119 @@
+//! What a run did: the time of every action, and every handover with its bytes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::Stages;
+use super::worker::Log;
+use crate::schedule::{Message, Passage, Payload, Schedule, Span, Timeline};
+
+/// One tensor that crossed from device to device.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Handover {
+    /// What crossed, and when; seconds since the step began.
+    pub passage: Passage,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// The measured run of a schedule.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The schedule, with all sends and receives.
+    pub schedule: Schedule,
+    /// Every action with its times, in seconds since the step began.
+    pub spans: Vec<Span>,
+    /// Every handover between devices, each message once.
+    pub handovers: Vec<Handover>,
+    /// Handovers between stages of one device.
+    pub local: usize,
+    /// The most micro-batches whose activations each device held at once.
+    pub stash: Vec<usize>,
+    /// The names of the devices, for pictures.
+    pub devices: Vec<String>,
+}
+
+impl Report {
+    pub(super) fn new(stages: &Stages, schedule: &Schedule, logs: &[Log]) -> Self {
+        let handovers = logs.iter().flat_map(|l| &l.handovers);
+        let mut handovers: Vec<Handover> =
+            handovers.map(|&(passage, bytes)| Handover { passage, bytes }).collect();
+        handovers.sort_by_key(|h| h.passage.message);
+        let name = |device: usize| {
+            let first = schedule.stages_of(device)[0];
+            stages.context(first).caps().name.clone()
+        };
+        Self {
+            schedule: schedule.clone(),
+            spans: logs.iter().flat_map(|l| &l.spans).copied().collect(),
+            handovers,
+            local: logs.iter().map(|l| l.local).sum(),
+            stash: logs.iter().map(|l| l.stash).collect(),
+            devices: (0..schedule.lists().len()).map(name).collect(),
+        }
+    }
+
+    /// Seconds from the beginning to the end of the last action.
+    pub fn seconds(&self) -> f64 {
+        self.spans.iter().map(|s| s.end).fold(0.0, f64::max)
+    }
+
+    /// How many activations crossed.
+    pub fn activations(&self) -> usize {
+        self.handovers.iter().filter(|h| h.passage.message.payload == Payload::Activation).count()
+    }
+
+    /// How many gradients crossed.
+    pub fn gradients(&self) -> usize {
+        self.handovers.len() - self.activations()
+    }
+
+    /// The bytes of all handovers.
+    pub fn bytes(&self) -> u64 {
+        self.handovers.iter().map(|h| h.bytes).sum()
+    }
+
+    /// The share of all devices' time in which they compute nothing.
+    pub fn bubble(&self) -> f64 {
+        let busy: f64 = self.spans.iter().filter(|s| s.action.is_compute()).map(|s| s.end - s.start).sum();
+        1.0 - busy / (self.seconds() * self.devices.len() as f64)
+    }
+
+    /// The run over time, to draw beside the predicted one.
+    pub fn timeline(&self) -> Timeline {
+        let passages: Vec<Passage> = self.handovers.iter().map(|h| h.passage).collect();
+        let mut timeline = Timeline::measured(&self.schedule, &self.spans, &passages);
+        timeline.title = format!(
+            "{}, measured: {:.3} ms, bubble {:.1} %",
+            self.schedule.name(),
+            1e3 * self.seconds(),
+            100.0 * self.bubble()
+        );
+        timeline.devices = self.devices.iter().enumerate().map(|(d, name)| format!("D{d} {name}")).collect();
+        timeline
+    }
+}
+
+/// The handovers: one line for each way.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut ways: BTreeMap<(Payload, usize, usize), Vec<&Handover>> = BTreeMap::new();
+        for handover in &self.handovers {
+            let Message { payload, from, to, .. } = handover.passage.message;
+            ways.entry((payload, from, to)).or_default().push(handover);
+        }
+        writeln!(f, "stages  what        count       bytes  in the way, ms  until taken, ms")?;
+        for ((payload, from, to), all) in &ways {
+            let mean = |time: fn(&Passage) -> f64| {
+                1e3 * all.iter().map(|h| time(&h.passage)).sum::<f64>() / all.len() as f64
+            };
+            let what = if *payload == Payload::Activation { "activation" } else { "gradient" };
+            let bytes: u64 = all.iter().map(|h| h.bytes).sum();
+            let (way, taken) = (mean(|p| p.arrived - p.sent), mean(|p| p.taken - p.sent));
+            let ends = format!("{from}>{to}");
+            writeln!(f, "{ends:<7} {what:<10} {:>6} {bytes:>11}  {way:>14.3}  {taken:>15.3}", all.len())?;
+        }
+        let (count, bytes) = (self.handovers.len(), self.bytes());
+        writeln!(f, "{count} handovers, {bytes} bytes; {} within a device", self.local)
+    }
+}
