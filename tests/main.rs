@@ -34,6 +34,7 @@ mod numerics;
 mod ops;
 mod ops_table;
 mod profile;
+mod pipeline;
 mod programs;
 mod random;
 mod regressions;
@@ -95,6 +96,7 @@ fn main() -> ExitCode {
         ("grads", grads::tests()),
         ("handles", handles::tests()),
         ("profile", profile::tests()),
+        ("pipeline", pipeline::tests()),
         ("programs", programs::tests()),
         ("engine", engine::tests()),
         ("fuzz", fuzz::tests()),

@@ -6,7 +6,7 @@ mod failures;
 mod passes;
 mod reading;
 mod recompute;
-mod tap;
+pub(crate) mod tap;
 mod transactions;
 mod updates;
 mod versions;

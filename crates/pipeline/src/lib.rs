@@ -17,8 +17,8 @@ mod tests;
 pub use auto::{Ranked, Ranking, auto, rank};
 pub use partition::{DeviceSpec, Layer, Order, Partition, Problem, Profile, Recompute, Transfer};
 pub use run::{
-    Batch, Block, Contract, Function, Handover, Loopback, Loss, MakeTransport, Model, Parcel, Report, Ring, Source, StageSpec,
-    Stages, StepReport, TrainOptions, Trainer, Transport,
+    Batch, Block, Contract, Function, Handover, Loopback, Loss, MakeTransport, Model, Parcel, Report, Ring,
+    Source, StageSpec, Stages, StepReport, TrainOptions, Trainer, Transport,
 };
 pub use schedule::{
     Action, Channels, Checked, Costs, Edge, Family, Kind, Link, Links, Message, Payload, Schedule,

@@ -112,12 +112,17 @@ impl Model {
     ///
     /// # Errors
     /// What the layers meet, with the layer's name.
-    pub fn build(&self, ctx: &Context, range: impl Into<Option<std::ops::Range<usize>>>) -> Result<Sequential> {
+    pub fn build(
+        &self,
+        ctx: &Context,
+        range: impl Into<Option<std::ops::Range<usize>>>,
+    ) -> Result<Sequential> {
         let range = range.into().unwrap_or(0..self.layers.len());
         let mut built = Sequential::new();
         for (name, build) in &self.layers[range] {
             let layer = super::error::guarded(|| build(ctx));
-            built = built.then(layer.map_err(|e: Error| super::error::placed(&format!("layer `{name}`"), e))?);
+            built =
+                built.then(layer.map_err(|e: Error| super::error::placed(&format!("layer `{name}`"), e))?);
         }
         Ok(built)
     }

@@ -73,9 +73,11 @@ impl Control {
             (state.there, state.meetings) = (0, this + 1);
             self.changed.notify_all();
         }
-        self.wait(state, |s| (s.meetings > this).then_some(()), |s| {
-            format!("{} of {} devices to come to the update", self.threads - s.there, self.threads)
-        })
+        self.wait(
+            state,
+            |s| (s.meetings > this).then_some(()),
+            |s| format!("{} of {} devices to come to the update", self.threads - s.there, self.threads),
+        )
     }
 
     /// Waits until `ready` gives something; it is asked again after [`Control::nudge`].

@@ -235,9 +235,12 @@ impl Stages {
             let first = context == &contexts[0];
             (spec, first)
         };
-        let specs = ranges.iter().zip(contexts).map(spec).enumerate().map(|(s, (spec, _))| {
-            if s == 0 { spec.takes(Source::Batch(0), input) } else { spec }
-        });
+        let specs = ranges
+            .iter()
+            .zip(contexts)
+            .map(spec)
+            .enumerate()
+            .map(|(s, (spec, _))| if s == 0 { spec.takes(Source::Batch(0), input) } else { spec });
         Self::build(specs.collect())
     }
 
@@ -288,9 +291,11 @@ impl Stages {
     /// What the devices meet.
     pub fn weights(&self) -> Result<Vec<(String, HostTensor)>> {
         let copy = |s: usize, i: usize| self.ties.iter().any(|t| t.members[1..].contains(&(s, i)));
-        let all = self.stages.iter().enumerate().flat_map(|(s, stage)| {
-            stage.params.iter().enumerate().map(move |(i, p)| (s, i, p))
-        });
+        let all = self
+            .stages
+            .iter()
+            .enumerate()
+            .flat_map(|(s, stage)| stage.params.iter().enumerate().map(move |(i, p)| (s, i, p)));
         all.filter(|(s, i, _)| !copy(*s, *i)).map(|(.., p)| Ok((p.name().to_owned(), p.read()?))).collect()
     }
 
@@ -304,7 +309,9 @@ impl Stages {
         for (name, value) in weights {
             let found: Vec<(usize, usize)> = self.named(name);
             let all: Vec<(usize, usize)> = match found[..] {
-                [one] => self.ties.iter().find(|t| t.members[0] == one).map_or(vec![one], |t| t.members.clone()),
+                [one] => {
+                    self.ties.iter().find(|t| t.members[0] == one).map_or(vec![one], |t| t.members.clone())
+                }
                 _ => bail!(Data, "Stages::set_weights", "{} parameters are called `{name}`", found.len()),
             };
             for (s, i) in all {
@@ -376,7 +383,12 @@ fn check_inputs(before: &[Stage], stage: &Stage, index: usize) -> Result<()> {
     for (i, (source, takes)) in stage.takes.iter().enumerate() {
         let Source::Stage(from) = *source else { continue };
         let Some(giver) = before.get(from) else {
-            bail!(Argument, op, "{} takes the output of stage {from}, which is no earlier one", stage.label(index));
+            bail!(
+                Argument,
+                op,
+                "{} takes the output of stage {from}, which is no earlier one",
+                stage.label(index)
+            );
         };
         if stage.takes[..i].iter().any(|(s, _)| s == source) {
             bail!(Argument, op, "{} takes the output of stage {from} twice", stage.label(index));
@@ -430,7 +442,8 @@ fn probe(before: &[Stage], stage: &Stage, index: usize, promised: Option<Contrac
         );
     }
     let shape = Shape::new(&out.shape.dims()[1..]);
-    let gives = Contract { gradient: out.dtype.is_float() && trains(stage), ..Contract::new(shape, out.dtype) };
+    let gives =
+        Contract { gradient: out.dtype.is_float() && trains(stage), ..Contract::new(shape, out.dtype) };
     let Some(promised) = promised else { return Ok(gives) };
     if (promised.shape, promised.dtype) != (shape, out.dtype) || promised.gradient && !out.dtype.is_float() {
         let kind = if promised.shape == shape { ErrorKind::DType } else { ErrorKind::Shape };

@@ -201,7 +201,10 @@ impl Trainer {
         for sums in &self.teaching.sums {
             let sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
             for ((param, kept), found) in sums.params.iter().zip(&sums.kept).zip(&sums.found) {
-                let zeros = || Ok(HostTensor::new(param.shape(), &vec![0f32; param.shape().elems()])?.cast(param.dtype()));
+                let zeros = || {
+                    Ok(HostTensor::new(param.shape(), &vec![0f32; param.shape().elems()])?
+                        .cast(param.dtype()))
+                };
                 all.push((param.name().to_owned(), if *found { kept.read()? } else { zeros()? }));
             }
         }
@@ -315,7 +318,12 @@ impl Stages {
         });
         let most = most.max().unwrap_or(0);
         if batch.inputs() < most {
-            bail!(Argument, "pipeline", "the stages take {most} inputs of the batch, which has {}", batch.inputs());
+            bail!(
+                Argument,
+                "pipeline",
+                "the stages take {most} inputs of the batch, which has {}",
+                batch.inputs()
+            );
         }
         batch.rows().map(|_| ())
     }

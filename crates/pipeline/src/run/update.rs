@@ -44,7 +44,8 @@ impl Worker<'_> {
         let factor = teaching.options.clip.map(|limit| (limit / norm).min(1.0)).filter(|f| *f != 1.0);
         for (action, pass, grads) in &open {
             let made = guarded(|| {
-                let mut optimizer = teaching.optimizers[action.stage].lock().unwrap_or_else(PoisonError::into_inner);
+                let mut optimizer =
+                    teaching.optimizers[action.stage].lock().unwrap_or_else(PoisonError::into_inner);
                 let Some(optimizer) = optimizer.as_mut() else { return Ok(()) };
                 pass.within(|| {
                     let grads = match factor {
@@ -59,7 +60,8 @@ impl Worker<'_> {
         }
         control.meet()?;
         for (action, pass, _) in open {
-            pass.end().map_err(|e| placed(&format!("{} (other stages may be updated)", self.place(action)), e))?;
+            pass.end()
+                .map_err(|e| placed(&format!("{} (other stages may be updated)", self.place(action)), e))?;
         }
         self.log.applied = true;
         Ok(())
@@ -104,4 +106,3 @@ impl Worker<'_> {
         Ok((pass, grads))
     }
 }
-

@@ -167,7 +167,9 @@ impl<'a> Worker<'a> {
         let last = s + 1 == job.stages.len();
         let mut loss = None;
         if let (Some(teaching), true) = (job.teaching, last) {
-            let Some(targets) = &part.targets else { bail!(Argument, "pipeline", "the batch has no targets") };
+            let Some(targets) = &part.targets else {
+                bail!(Argument, "pipeline", "the batch has no targets")
+            };
             let (own, all) = (job.counts.0[m], job.counts.1);
             let share = pass.within(|| teaching.loss.share(&pass, output, targets, own, all))?;
             pass.compute(&[share])?;
@@ -176,7 +178,10 @@ impl<'a> Worker<'a> {
         if !consumers.is_empty() {
             let data = output.read()?;
             for to in consumers {
-                self.give(Message { payload: Payload::Activation, from: s, to, micro_batch: m }, data.clone())?;
+                self.give(
+                    Message { payload: Payload::Activation, from: s, to, micro_batch: m },
+                    data.clone(),
+                )?;
             }
         } else if job.teaching.is_none() {
             self.log.outputs.push((m, output.read()?));
@@ -215,7 +220,9 @@ impl<'a> Worker<'a> {
         let weights = pass.within(|| -> Result<Vec<Option<Tensor>>> {
             let wanted: Vec<Tensor> = back.iter().map(|(i, _)| inputs[*i]).collect();
             let wanted: Vec<Tensor> = wanted.into_iter().chain(params.iter().map(|p| p.t())).collect();
-            if outputs.is_empty() || wanted.is_empty() { Ok(vec![None; wanted.len()]) } else {
+            if outputs.is_empty() || wanted.is_empty() {
+                Ok(vec![None; wanted.len()])
+            } else {
                 vjp_found(&outputs, &cotangents, &wanted)
             }
         })?;
@@ -313,7 +320,12 @@ impl<'a> Worker<'a> {
         let parcel = self.way(message).recv(message, self.job.control.deadline())?;
         if (parcel.message, parcel.step) != (message, self.job.step) {
             let (got, step) = (parcel.message, parcel.step);
-            bail!(Data, "pipeline", "{got:?} of step {step} came where {message:?} of step {} was due", self.job.step);
+            bail!(
+                Data,
+                "pipeline",
+                "{got:?} of step {step} came where {message:?} of step {} was due",
+                self.job.step
+            );
         }
         let (sent, arrived, taken) =
             (self.now(parcel.sent), self.now(parcel.arrived), self.now(Instant::now()));
@@ -350,7 +362,11 @@ pub(super) fn run(job: &Job<'_>) -> Result<Vec<Log>> {
                 let spawned = spawn(device);
                 spawned.map_err(|e| {
                     let text = format!("no thread for device {device}: {e}");
-                    job.control.fail(wgrad_graph::Error::new(wgrad_graph::ErrorKind::Limit, "pipeline", text));
+                    job.control.fail(wgrad_graph::Error::new(
+                        wgrad_graph::ErrorKind::Limit,
+                        "pipeline",
+                        text,
+                    ));
                 })
             })
             .collect();
@@ -374,8 +390,16 @@ fn once(schedule: &Schedule, logs: &[Log]) -> Result<()> {
     let due = schedule.messages();
     let crossed: Vec<Message> = logs.iter().flat_map(|l| &l.handovers).map(|(p, _)| p.message).collect();
     let distinct: HashSet<Message> = crossed.iter().copied().collect();
-    if crossed.len() != due.len() || distinct.len() != due.len() || !due.iter().all(|m| distinct.contains(m)) {
-        bail!(Data, "pipeline", "{} handovers of {} messages; {} are due", crossed.len(), distinct.len(), due.len());
+    if crossed.len() != due.len() || distinct.len() != due.len() || !due.iter().all(|m| distinct.contains(m))
+    {
+        bail!(
+            Data,
+            "pipeline",
+            "{} handovers of {} messages; {} are due",
+            crossed.len(),
+            distinct.len(),
+            due.len()
+        );
     }
     Ok(())
 }
