@@ -58,7 +58,7 @@ fn b280_micro_batches_weigh_as_in_one_batch(subject: &Subject) {
     let model = model(false);
     let splits: [(usize, &[usize]); 4] = [(8, &[8]), (8, &[4, 4]), (8, &[1; 8]), (7, &[3, 3, 1])];
     for (rows, sizes) in splits {
-        let one = in_one(&model, &devices::oracle(), &[rows], |s| pair(rows, s), sgd).unwrap();
+        let one = in_one(&model, &subject.context(), &[rows], |s| pair(rows, s), sgd).unwrap();
         for schedule in schedules(2, sizes.len()) {
             let stages = cut(&model, &fresh(2, || subject.context())).unwrap();
             let mut trainer = Trainer::new(stages, loss(), sgd, TrainOptions::default()).unwrap();
