@@ -169,6 +169,15 @@ fn a_slow_stage_is_waited_for() {
     assert!(report.seconds() >= 0.12, "{}", report.seconds());
     let text = report.timeline().to_text();
     assert_eq!(text.lines().count(), 2);
+    // What was measured predicts the run.
+    let costs = report.costs();
+    assert!(costs.stages[1].forward >= 0.03 && costs.stages[0].forward < 0.02, "{costs:?}");
+    let predicted = schedule::one_f_one_b(2, 4).unwrap().simulate(&costs).unwrap().makespan;
+    assert!(
+        (predicted - report.seconds()).abs() < 0.1 * report.seconds(),
+        "{predicted} {}",
+        report.seconds()
+    );
     let table = report.to_string();
     assert!(table.contains("0>1") && table.contains("1>0") && table.contains("8 handovers"), "{table}");
 }

@@ -42,7 +42,6 @@ pub fn vjp(outputs: &[Tensor], cotangents: &[Tensor], inputs: &[Tensor]) -> Resu
     let at = Location::caller();
     let all: Vec<Tensor> = [outputs, cotangents, inputs].concat();
     let pass = record::pass_of(&all, at)?;
-    let _differentiating = profiling::differentiating(pass.context);
     let found = vjp_found(outputs, cotangents, inputs)?;
     let fill = |(found, x): (Option<Tensor>, &Tensor)| match found {
         Some(tensor) => Ok(tensor),
@@ -64,6 +63,7 @@ pub fn vjp_found(
     let at = Location::caller();
     let all: Vec<Tensor> = [outputs, cotangents, inputs].concat();
     let pass = record::pass_of(&all, at)?;
+    let _differentiating = profiling::differentiating(pass.context);
     let wanted = {
         let mut state = table::lock(pass.context)?;
         record::enter(&mut state, pass, inputs)?

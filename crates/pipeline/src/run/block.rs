@@ -8,6 +8,8 @@ use wgrad_nn::{Mode, Module, ParamSet, Sequential};
 
 /// A module that may go to another thread.
 type Layer = Box<dyn Module + Send + Sync>;
+/// Makes a layer on a context.
+type BuildLayer = Box<dyn Fn(&Context) -> Result<Layer>>;
 
 /// What a stage computes: a function of its inputs that owns parameters. Every [`Module`] is one, of one
 /// input; [`Function`] makes one of a closure.
@@ -83,7 +85,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync> Block for Function<F> {
 /// ```
 #[derive(Default)]
 pub struct Model {
-    layers: Vec<(String, Box<dyn Fn(&Context) -> Result<Layer>>)>,
+    layers: Vec<(String, BuildLayer)>,
 }
 
 impl Model {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::Stages;
 use super::worker::Log;
-use crate::schedule::{Message, Passage, Payload, Schedule, Span, Timeline};
+use crate::schedule::{Costs, Kind, Link, Message, Passage, Payload, Schedule, Span, StageCost, Timeline};
 
 /// One tensor that crossed from device to device.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -79,6 +79,44 @@ impl Report {
         1.0 - busy / (self.seconds() * self.devices.len() as f64)
     }
 
+    /// The costs of the stages and ways as this run had them, with which
+    /// [`Schedule::simulate`] predicts others and [`rank`](crate::rank) chooses: medians over micro-batches.
+    /// Where the run had whole backward passes, half of each counts as I and half as W. The first step of a
+    /// stage also compiles its kernels, so measure a later one; and set
+    /// [`TrainOptions::timed`](crate::TrainOptions::timed), or devices work on behind the times of their actions.
+    pub fn costs(&self) -> Costs {
+        let cost = |stage: usize| {
+            let of = |kind: Kind| {
+                let spans = self.spans.iter().filter(|s| (s.action.stage, s.action.kind) == (stage, kind));
+                median(spans.map(|s| s.end - s.start).collect())
+            };
+            let (forward, whole) = (of(Kind::Forward), of(Kind::Backward));
+            let (input, weight) = match whole > 0.0 {
+                true => (whole / 2.0, whole / 2.0),
+                false => (of(Kind::BackwardInput), of(Kind::BackwardWeight)),
+            };
+            StageCost {
+                reduce: of(Kind::Reduce),
+                update: of(Kind::Update),
+                ..StageCost::new(forward, input, weight)
+            }
+        };
+        let mut costs = Costs::new((0..self.schedule.stages()).map(cost).collect());
+        let mut hops: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+        for Handover { passage, bytes } in &self.handovers {
+            let Message { from, to, .. } = passage.message;
+            let most = costs.bytes.entry(passage.message.edge()).or_default();
+            *most = (*most).max(*bytes);
+            let ends = (self.schedule.devices()[from], self.schedule.devices()[to]);
+            hops.entry(ends).or_default().push((passage.arrived - passage.sent).max(0.0));
+        }
+        for ((from, to), times) in hops {
+            // Reading and writing are part of the actions, so what is left does not grow with the bytes.
+            costs.links = costs.links.with(from, to, Link::new(median(times), f64::INFINITY));
+        }
+        costs
+    }
+
     /// The run over time, to draw beside the predicted one.
     pub fn timeline(&self) -> Timeline {
         let passages: Vec<Passage> = self.handovers.iter().map(|h| h.passage).collect();
@@ -116,4 +154,10 @@ impl fmt::Display for Report {
         let (count, bytes) = (self.handovers.len(), self.bytes());
         writeln!(f, "{count} handovers, {bytes} bytes; {} within a device", self.local)
     }
+}
+
+/// The middle of some times; 0 without any.
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(0.0)
 }

@@ -329,13 +329,16 @@ impl Stages {
     }
 }
 
+/// The way from one stage to another.
+pub(super) type Ways = HashMap<(usize, usize), Arc<dyn Transport>>;
+
 /// The ways of a schedule, by ends and as a list.
 pub(super) fn ways(
     schedule: &Schedule,
     wiring: &Wiring,
     make: Option<&MakeTransport>,
-) -> (HashMap<(usize, usize), Arc<dyn Transport>>, Vec<Arc<dyn Transport>>) {
-    let mut ways: HashMap<(usize, usize), Arc<dyn Transport>> = HashMap::new();
+) -> (Ways, Vec<Arc<dyn Transport>>) {
+    let mut ways = Ways::new();
     for message in schedule.messages() {
         let (from, to) = (message.from, message.to);
         ways.entry((from, to)).or_insert_with(|| match make {

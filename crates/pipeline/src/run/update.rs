@@ -1,6 +1,7 @@
 //! The end of a step: gradients of all stages together, then new weights on all stages or on none.
 
 use std::sync::PoisonError;
+use std::time::Instant;
 
 use wgrad_autograd::{Grads, Pass, Tensor};
 use wgrad_graph::{HostTensor, Result, bail};
@@ -23,9 +24,9 @@ impl Worker<'_> {
     }
 
     /// The updates of all stages of the thread: gradients, norms, new weights beside the old; once all
-    /// threads have them, the new ones take their places.
-    pub(super) fn update(&mut self, updates: &[Action]) -> Result<()> {
-        let Some(teaching) = self.job.teaching else { return Ok(()) };
+    /// threads have them, the new ones take their places. When all threads were there.
+    pub(super) fn update(&mut self, updates: &[Action]) -> Result<Instant> {
+        let Some(teaching) = self.job.teaching else { return Ok(Instant::now()) };
         let control = &self.job.control;
         let mut open: Vec<(Action, Pass, Grads)> = Vec::new();
         for &action in updates {
@@ -34,11 +35,12 @@ impl Worker<'_> {
             open.push((action, pass, grads));
         }
         control.meet()?;
+        let there = Instant::now();
         let norm = self.job.squares.lock().unwrap_or_else(PoisonError::into_inner).iter().sum::<f64>().sqrt();
         if teaching.options.measures() {
             self.log.norm = Some(norm);
             if !norm.is_finite() && teaching.options.skip_non_finite {
-                return Ok(());
+                return Ok(there);
             }
         }
         let factor = teaching.options.clip.map(|limit| (limit / norm).min(1.0)).filter(|f| *f != 1.0);
@@ -64,7 +66,7 @@ impl Worker<'_> {
                 .map_err(|e| placed(&format!("{} (other stages may be updated)", self.place(action)), e))?;
         }
         self.log.applied = true;
-        Ok(())
+        Ok(there)
     }
 
     /// The pass of a stage's update with its gradients, tied ones summed; their norm goes to the others.

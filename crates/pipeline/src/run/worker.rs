@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use wgrad_autograd::{Deferred, Pass, Tensor, vjp_found};
@@ -14,7 +14,7 @@ use super::error::{guarded, placed};
 use super::stages::{Source, Stage, Stages};
 use super::stash::{Open, Sums};
 use super::tie::Exchange;
-use super::train::Teaching;
+use super::train::{Teaching, Ways};
 use super::transport::{Loopback, Parcel, Transport};
 use crate::schedule::{Action, Kind, Message, Passage, Payload, Schedule, Span};
 
@@ -29,7 +29,7 @@ pub(super) struct Job<'a> {
     pub(super) counts: (Vec<f64>, f64),
     pub(super) teaching: Option<&'a Teaching>,
     pub(super) control: Control,
-    pub(super) ways: HashMap<(usize, usize), Arc<dyn Transport>>,
+    pub(super) ways: Ways,
     pub(super) exchange: Exchange,
     /// The square of the norm of each stage's gradient.
     pub(super) squares: Mutex<Vec<f64>>,
@@ -92,8 +92,8 @@ impl<'a> Worker<'a> {
                 if rest.iter().any(|a| a.kind != Kind::Update) {
                     bail!(Argument, "pipeline", "device {}: updates stand at the end of a list", self.device);
                 }
-                let begun = Instant::now();
-                self.update(rest)?;
+                // From when all threads are there: waiting for them is no work.
+                let begun = self.update(rest)?;
                 // Updates of one thread are done together; each stands for its share of the time.
                 let (start, end) = (self.now(begun), self.now(Instant::now()));
                 let share = (end - start) / rest.len() as f64;
