@@ -42,11 +42,18 @@ struct Inside {
 pub(crate) struct Tap {
     inner: Arc<dyn Backend>,
     inside: Arc<Mutex<Inside>>,
+    /// How long each submission takes at least.
+    delay: Duration,
 }
 
 impl Tap {
     pub(crate) fn new(inner: Arc<dyn Backend>) -> Arc<Tap> {
-        Arc::new(Tap { inner, inside: Arc::default() })
+        Tap::slowed(inner, Duration::ZERO)
+    }
+
+    /// A device each of whose submissions takes this long.
+    pub(crate) fn slowed(inner: Arc<dyn Backend>, delay: Duration) -> Arc<Tap> {
+        Arc::new(Tap { inner, inside: Arc::default(), delay })
     }
 
     pub(crate) fn context(self: &Arc<Tap>) -> Context {
@@ -172,6 +179,7 @@ impl Backend for Tap {
         self.meet(Call::Submit)?;
         let counted = prepared.as_any().downcast_ref::<Counted>().unwrap();
         self.inside.lock().unwrap().work += counted.work;
+        std::thread::sleep(self.delay);
         self.inner.submit(&counted.inner, args)
     }
 

@@ -14,7 +14,8 @@ use crate::devices::cpu;
 use crate::handles::tap::{Call, Tap};
 
 crate::suite![
-    plain: a_stage_that_panics_ends_the_step, a_message_that_never_comes_ends_the_step, a_slow_stage_is_waited_for;
+    plain: a_stage_that_panics_ends_the_step, a_message_that_never_comes_ends_the_step, a_slow_stage_is_waited_for,
+        a_run_takes_the_predicted_time;
     device: a_failing_device_leaves_all_weights, a_lost_device_leaves_the_others_readable
 ];
 
@@ -180,4 +181,30 @@ fn a_slow_stage_is_waited_for() {
     );
     let table = report.to_string();
     assert!(table.contains("0>1") && table.contains("1>0") && table.contains("8 handovers"), "{table}");
+}
+
+/// On devices whose submissions take a known time the run is what the simulation of its costs says.
+fn a_run_takes_the_predicted_time() {
+    let delay = Duration::from_millis(8);
+    let slowed = || Tap::slowed(Arc::new(wgrad_cpu::Cpu::new()), delay).context();
+    for schedule in super::schedules(4, 6) {
+        let stages = cut(&model(false), &fresh(4, slowed)).unwrap();
+        let mut trainer = Trainer::new(stages, loss(), sgd, TrainOptions::default()).unwrap();
+        trainer.step(&schedule, &data(12, 0.0)).unwrap();
+        // A machine that is busy otherwise is no fault of the schedule.
+        let mut off = Vec::new();
+        for _ in 0..4 {
+            let report = trainer.step(&schedule, &data(12, 0.0)).unwrap().report;
+            let costs = report.costs();
+            // One submission for F; one for each of I and W where the stage gives gradients back.
+            assert!(costs.stages.iter().all(|c| c.forward >= delay.as_secs_f64()), "{costs:?}");
+            let compute = |s: &&wgrad::pipeline::Span| s.action.is_compute();
+            let end = |spans: &[wgrad::pipeline::Span]| {
+                spans.iter().filter(compute).map(|s| s.end).fold(0.0, f64::max)
+            };
+            let predicted = end(&schedule.simulate(&costs).unwrap().spans);
+            off.push((predicted / end(&report.spans) - 1.0).abs());
+        }
+        assert!(off.iter().any(|off| *off < 0.02), "{}: {off:?}", schedule.name());
+    }
 }

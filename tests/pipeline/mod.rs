@@ -120,6 +120,10 @@ fn in_stages<O: Optimizer + Send + 'static>(
         assert!(done.applied && done.loss.is_finite());
         let crossing = schedule.messages().len();
         assert_eq!(done.report.handovers.len(), crossing);
+        for (device, list) in done.report.schedule.lists().iter().enumerate() {
+            let did = done.report.spans.iter().filter(|s| s.device == device).map(|s| s.action);
+            assert!(did.eq(list.iter().copied()), "{}: device {device} kept its order", schedule.name());
+        }
         numbers.losses.push(done.loss);
         numbers.gradients.push(plain(trainer.gradients()?));
     }

@@ -14,7 +14,8 @@ use crate::handles::tap::fill;
 
 crate::suite![
     plain: stages_that_do_not_fit_are_refused, batches_and_schedules_that_do_not_fit_are_refused,
-        cuts_by_index_name_and_layout_agree;
+        cuts_by_index_name_and_layout_agree, running_statistics_are_refused, weights_move_between_cuts_by_file,
+        stages_may_share_a_context;
     device: a_forward_pass_crosses_each_boundary_once, described_stages_take_their_weights_when_built,
         skips_and_inputs_at_any_stage
 ];
@@ -232,4 +233,51 @@ fn skips_and_inputs_at_any_stage(subject: &Subject) {
         }
         trainer.stages().set_weights(&before).unwrap();
     }
+}
+
+fn running_statistics_are_refused() {
+    let model = Model::new()
+        .layer("fc1", linear("fc1", 3, 5))
+        .layer("norm", |ctx| wgrad::nn::BatchNorm::new(ctx, "norm", 5))
+        .layer("fc2", linear("fc2", 5, 2));
+    let two = partition::at_names(&model.names(), &["norm"]).unwrap();
+    let stages = Stages::cut(&model, &two, &fresh(2, cpu), rows(3)).unwrap();
+    let mut trainer = Trainer::new(stages, loss(), sgd, TrainOptions::default()).unwrap();
+    let batch = Batch::new(&fill(&[4, 3], 0.0)).targets(&HostTensor::new([4], &[0i32, 1, 0, 1]).unwrap());
+    let error = trainer.step(&schedule::gpipe(2, 2).unwrap(), &batch).unwrap_err();
+    assert!(error.to_string().contains("stage 1 (`norm..fc2`"), "{error}");
+    trainer.step(&schedule::gpipe(2, 1).unwrap(), &batch).unwrap();
+    trainer.stages_mut().set_mode(wgrad::nn::Mode::Eval);
+    trainer.step(&schedule::gpipe(2, 2).unwrap(), &batch).unwrap();
+}
+
+fn weights_move_between_cuts_by_file() {
+    let path = std::env::temp_dir().join(format!("wgrad-cut-{}.safetensors", std::process::id()));
+    let model = model(false);
+    let four = cut(&model, &fresh(4, cpu)).unwrap();
+    let mut trainer = Trainer::new(four, loss(), sgd, TrainOptions::default()).unwrap();
+    trainer.step(&schedule::gpipe(4, 2).unwrap(), &data(8, 0.0)).unwrap();
+    trainer.stages().save(&path).unwrap();
+    let x = fill(&[4, DIMS[0]], 1.0);
+    let want = trainer.stages().forward(&x, 2).unwrap().0;
+    for stages in 1..=3 {
+        let fewer = cut(&model, &fresh(stages, cpu)).unwrap();
+        assert_ne!(fewer.forward(&x, 2).unwrap().0, want);
+        fewer.load(&path).unwrap();
+        assert_eq!(fewer.forward(&x, 2).unwrap().0, want);
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+fn stages_may_share_a_context() {
+    let (model, ctx) = (model(false), cpu());
+    let mut losses = Vec::new();
+    for contexts in [vec![ctx.clone(), ctx.clone(), ctx], fresh(3, cpu)] {
+        let mut trainer =
+            Trainer::new(cut(&model, &contexts).unwrap(), loss(), sgd, TrainOptions::default()).unwrap();
+        let schedule = schedule::one_f_one_b(3, 4).unwrap();
+        let steps = (0..4).map(|s| trainer.step(&schedule, &data(8, s as f32)).unwrap().loss);
+        losses.push(steps.collect::<Vec<f64>>());
+    }
+    assert_eq!(losses[0], losses[1]);
 }

@@ -21,6 +21,6 @@ pub use run::{
     Source, StageSpec, Stages, StepReport, TrainOptions, Trainer, Transport,
 };
 pub use schedule::{
-    Action, Channels, Checked, Costs, Edge, Family, Kind, Link, Links, Message, Payload, Schedule,
-    Simulation, StageCost, Timeline, Wiring,
+    Action, Channels, Checked, Costs, Edge, Family, Kind, Link, Links, Message, Passage, Payload, Schedule,
+    Simulation, Span, StageCost, Timeline, Wiring,
 };

@@ -25,6 +25,12 @@ pub trait Block: Send + Sync {
 
     /// Whether it learns or is used.
     fn set_mode(&mut self, mode: Mode);
+
+    /// Whether each forward pass changes something that the next one starts from, as running statistics are: then
+    /// micro-batches cannot overlap.
+    fn carries(&self) -> bool {
+        false
+    }
 }
 
 impl<M: Module + Send + Sync> Block for M {
@@ -41,6 +47,10 @@ impl<M: Module + Send + Sync> Block for M {
 
     fn set_mode(&mut self, mode: Mode) {
         Module::set_mode(self, mode);
+    }
+
+    fn carries(&self) -> bool {
+        !Module::state(self).is_empty()
     }
 }
 

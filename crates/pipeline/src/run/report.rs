@@ -29,6 +29,9 @@ pub struct Report {
     pub local: usize,
     /// The most micro-batches whose activations each device held at once.
     pub stash: Vec<usize>,
+    /// For each stage the bytes that its context held at the beginning (weights, gradients, optimizer state), and the
+    /// most that the forward pass of one micro-batch left there. Other contexts on one opened device count along.
+    pub held: Vec<(u64, u64)>,
     /// The names of the devices, for pictures.
     pub devices: Vec<String>,
 }
@@ -49,6 +52,9 @@ impl Report {
             handovers,
             local: logs.iter().map(|l| l.local).sum(),
             stash: logs.iter().map(|l| l.stash).collect(),
+            held: (0..stages.len())
+                .map(|s| logs.iter().find_map(|l| l.bytes.get(&s)).copied().unwrap_or_default())
+                .collect(),
             devices: (0..schedule.lists().len()).map(name).collect(),
         }
     }
@@ -98,6 +104,9 @@ impl Report {
             StageCost {
                 reduce: of(Kind::Reduce),
                 update: of(Kind::Update),
+                resident: self.held[stage].0,
+                stash: self.held[stage].1,
+                kept: self.held[stage].1,
                 ..StageCost::new(forward, input, weight)
             }
         };

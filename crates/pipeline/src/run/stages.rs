@@ -1,10 +1,11 @@
 //! Stages: the parts of a model, each on a context of its own, with the contracts between them.
 
 use std::fmt;
+use std::path::Path;
 
 use wgrad_autograd::{Context, Param, Tensor};
 use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Result, Shape, bail};
-use wgrad_nn::{Mode, ParamSet};
+use wgrad_nn::{Mode, ParamSet, load_tensors, save_tensors};
 
 use super::batch::with_rows;
 use super::error::{guarded, placed};
@@ -152,6 +153,7 @@ pub struct Stages {
     pub(super) stages: Vec<Stage>,
     edges: Vec<Edge>,
     pub(super) ties: Vec<Tie>,
+    pub(super) mode: Mode,
 }
 
 impl Stages {
@@ -201,7 +203,7 @@ impl Stages {
             guarded(|| set(&stages[s].params))
                 .map_err(|e| placed(&format!("weights of {}", stages[s].label(s)), e))?;
         }
-        Ok(Self { stages, edges, ties: Vec::new() })
+        Ok(Self { stages, edges, ties: Vec::new(), mode: Mode::Train })
     }
 
     /// Builds the stages of a sequential model that is cut by `partition`: at indices, by name, by a layout
@@ -276,6 +278,7 @@ impl Stages {
 
     /// Sets whether the stages learn or are used.
     pub fn set_mode(&mut self, mode: Mode) {
+        self.mode = mode;
         self.stages.iter_mut().for_each(|s| s.block.set_mode(mode));
     }
 
@@ -329,6 +332,22 @@ impl Stages {
             })?;
         }
         Ok(())
+    }
+
+    /// Writes all parameters to a safetensors file by name, whole or not at all.
+    ///
+    /// # Errors
+    /// As [`save_tensors`]; what the devices meet.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        save_tensors(path.as_ref(), &self.weights()?)
+    }
+
+    /// Sets parameters from a safetensors file by name, whatever the cut was when it was written.
+    ///
+    /// # Errors
+    /// As [`load_tensors`] and [`Stages::set_weights`].
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.set_weights(&load_tensors(path.as_ref())?)
     }
 
     pub(super) fn param(&self, stage: usize, index: usize) -> &Param {

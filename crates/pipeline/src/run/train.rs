@@ -231,6 +231,17 @@ impl Trainer {
             bail!(Argument, op, "the batch has no targets");
         }
         self.stages.check_batch(batch)?;
+        let learns = self.stages.mode == wgrad_nn::Mode::Train;
+        let carries = self.stages.stages.iter().position(|s| learns && s.block.carries());
+        if let Some(s) = carries.filter(|_| lowered.micro_batches() > 1) {
+            let stage = self.stages.stages[s].label(s);
+            bail!(
+                Argument,
+                op,
+                "{stage} carries state from one forward pass to the next (running statistics); it can learn from one \
+                 micro-batch a step, or from several in `Mode::Eval`, which leaves them as they are"
+            );
+        }
         let parts = batch.parts(&batch.ranges(lowered.micro_batches())?)?;
         let counts: Vec<f64> =
             parts.iter().filter_map(|p| p.targets.as_ref()).map(|t| self.teaching.loss.count(t)).collect();

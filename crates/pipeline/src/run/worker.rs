@@ -49,6 +49,8 @@ pub(super) struct Log {
     pub(super) stash: usize,
     /// Handovers between stages of this thread.
     pub(super) local: usize,
+    /// For each stage the bytes of its context before the first F, and the most that one F left there.
+    pub(super) bytes: HashMap<usize, (u64, u64)>,
     /// The norm of all gradients before they are clipped, and whether the step was applied.
     pub(super) norm: Option<f64>,
     pub(super) applied: bool,
@@ -152,6 +154,7 @@ impl<'a> Worker<'a> {
     fn forward(&mut self, s: usize, m: usize) -> Result<()> {
         let (job, stage) = (self.job, self.stage(s));
         let part = &job.parts[m];
+        let before = stage.context.stats().live_bytes as u64;
         let pass = stage.context.begin()?;
         pass.place(job.step, part.start)?;
         let mut inputs = Vec::new();
@@ -189,6 +192,9 @@ impl<'a> Worker<'a> {
         if job.teaching.is_some() {
             self.open.insert((s, m), Open { pass, inputs, output, loss, weights: Vec::new() });
             self.log.stash = self.log.stash.max(self.open.len());
+            let left = (stage.context.stats().live_bytes as u64).saturating_sub(before);
+            let (_, most) = self.log.bytes.entry(s).or_insert((before, 0));
+            *most = left.max(*most);
         }
         Ok(())
     }
