@@ -35,6 +35,7 @@ struct Inside {
     faults: Vec<Fault>,
     lost: bool,
     work: f64,
+    products: usize,
     calls: Vec<Call>,
 }
 
@@ -79,6 +80,11 @@ impl Tap {
         std::mem::take(&mut self.inside.lock().unwrap().work)
     }
 
+    /// Matrix products submitted since this was last asked.
+    pub(crate) fn take_products(&self) -> usize {
+        std::mem::take(&mut self.inside.lock().unwrap().products)
+    }
+
     /// How often this was called.
     pub(crate) fn count(&self, call: Call) -> usize {
         self.inside.lock().unwrap().calls.iter().filter(|c| **c == call).count()
@@ -109,6 +115,7 @@ fn meet(inside: &Mutex<Inside>, call: Call) -> Result<()> {
 struct Counted {
     inner: Arc<dyn Prepared>,
     work: f64,
+    products: usize,
 }
 
 impl fmt::Debug for Counted {
@@ -163,7 +170,8 @@ impl Backend for Tap {
 
     fn prepare(&self, plan: &Arc<Plan>) -> Result<Arc<dyn Prepared>> {
         self.meet(Call::Prepare)?;
-        Ok(Arc::new(Counted { inner: self.inner.prepare(plan)?, work: work(plan) }))
+        let products = plan.steps.iter().filter(|s| matches!(s.group.kind, Kind::MatMul { .. })).count();
+        Ok(Arc::new(Counted { inner: self.inner.prepare(plan)?, work: work(plan), products }))
     }
 
     fn alloc(&self, bytes: usize) -> Result<BufferId> {
@@ -178,7 +186,10 @@ impl Backend for Tap {
     fn submit(&self, prepared: &Arc<dyn Prepared>, args: Args<'_>) -> Result<Ticket> {
         self.meet(Call::Submit)?;
         let counted = prepared.as_any().downcast_ref::<Counted>().unwrap();
-        self.inside.lock().unwrap().work += counted.work;
+        {
+            let mut inside = self.inside.lock().unwrap();
+            (inside.work, inside.products) = (inside.work + counted.work, inside.products + counted.products);
+        }
         std::thread::sleep(self.delay);
         self.inner.submit(&counted.inner, args)
     }

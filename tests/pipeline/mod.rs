@@ -28,6 +28,10 @@ const DIMS: [usize; 5] = [6, 9, 7, 5, 4];
 
 /// Four linear layers with nonlinearities between them; dropout behind the first and the third if `noise`.
 fn model(noise: bool) -> Model {
+    model_of(noise, Activation::Tanh)
+}
+
+fn model_of(noise: bool, activation: Activation) -> Model {
     let rng = Rng::seed(3);
     let mut model = Model::new();
     for i in 0..4 {
@@ -35,7 +39,7 @@ fn model(noise: bool) -> Model {
         let at = name.clone();
         model = model.layer(name, move |ctx| Linear::new(ctx, &at, DIMS[i], DIMS[i + 1], rng));
         if i < 3 {
-            model = model.layer(format!("tanh{}", i + 1), |_| Ok(Activation::Tanh));
+            model = model.layer(format!("tanh{}", i + 1), move |_| Ok(activation));
         }
         if noise && i % 2 == 0 {
             let name = format!("drop{}", i + 1);

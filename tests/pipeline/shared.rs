@@ -1,19 +1,20 @@
 //! Tied weights, and steps whose numbers are not finite.
 
-use wgrad::nn::{Linear, Module, Optimizer, ParamSet, Rng, Sgd, SgdConfig};
+use wgrad::nn::{Activation, Linear, Module, Optimizer, ParamSet, Rng, Sgd, SgdConfig};
 use wgrad::pipeline::{
     Batch, Contract, Function, Loss, Source, StageSpec, Stages, TrainOptions, Trainer, schedule,
 };
 use wgrad::{Context, DType, ErrorKind, HostTensor, Param, Result};
 
-use super::{cut, data, fresh, loss, model};
+use super::{cut, data, fresh, in_one, in_stages, loss, model, model_of, pair};
 use crate::Subject;
 use crate::devices::cpu;
-use crate::handles::tap::{bits, fill};
+use crate::handles::tap::{Tap, bits, fill};
 
 crate::suite![
     plain: ties_that_cannot_be_are_refused;
-    device: tied_weights_learn_as_one, a_step_that_is_not_finite_changes_no_stage, memory_stays_flat
+    device: tied_weights_learn_as_one, a_step_that_is_not_finite_changes_no_stage, memory_stays_flat,
+        little_is_computed_twice
 ];
 
 const VOCABULARY: usize = 7;
@@ -144,4 +145,29 @@ fn memory_stays_flat(subject: &Subject) {
         held.push(contexts.iter().map(|c| (c.stats().live_bytes, c.stats().plans_made)).collect::<Vec<_>>());
     }
     assert_eq!(held[0], held[1], "bytes and plans");
+}
+
+/// Device work of a step in stages, beside that of one context: B starts from what F left, also where the
+/// gradient needs what F alone would have fused away.
+fn little_is_computed_twice(subject: &Subject) {
+    let rows = 64;
+    for activation in [Activation::Tanh, Activation::Gelu, Activation::Silu] {
+        let one = Tap::new(subject.fresh());
+        let model = model_of(false, activation);
+        in_one(&model, &one.context(), &[rows / 2; 2], |s| pair(rows, s), sgd).unwrap();
+        let (want, products) = (one.take_work(), one.take_products());
+        for schedule in [schedule::one_f_one_b(3, 2), schedule::zb_h1(3, 2)] {
+            let schedule = schedule.unwrap();
+            let taps = [(); 3].map(|()| Tap::new(subject.fresh()));
+            let contexts = taps.each_ref().map(Tap::context);
+            let options = TrainOptions { skip_non_finite: false, ..Default::default() };
+            in_stages(&model, &contexts, &schedule, |s| data(rows, s as f32), sgd, options).unwrap();
+            let work: f64 = taps.iter().map(|t| t.take_work()).sum();
+            let again: u64 = contexts.iter().map(|c| c.stats().recomputed).sum();
+            let made: usize = taps.iter().map(|t| t.take_products()).sum();
+            let what = format!("{}, {activation:?}", schedule.name());
+            assert_eq!(made, products, "{what}: matrix products");
+            assert!(work < 1.2 * want, "{what}: {} times the work, {again} operations again", work / want);
+        }
+    }
 }

@@ -10,6 +10,7 @@ mod context;
 mod custom;
 mod custom_gradient;
 mod cut;
+mod dear;
 mod deferred;
 mod flight;
 mod flush;

@@ -1,16 +1,18 @@
 //! What a thread keeps: passes between F and B, and the sums of gradients on the device.
 
 use wgrad_autograd::{Kept, Param, Pass, Tensor};
-use wgrad_graph::{HostTensor, Result};
+use wgrad_graph::{HostTensor, Out, Result};
 use wgrad_nn::ParamSet;
 
 /// What F keeps of one micro-batch for B.
 pub(super) struct Open {
     pub(super) pass: Pass,
-    pub(super) inputs: Vec<Tensor>,
-    pub(super) output: Tensor,
     pub(super) loss: Option<Tensor>,
-    /// The gradients of the parameters, between I and W.
+    /// Inputs that stand for the gradients that will come, each with the stage that sends it.
+    pub(super) coming: Vec<(usize, Tensor)>,
+    /// What goes back, recorded with F: the stage that takes it, shape and dtype, the gradient if there is one.
+    pub(super) back: Vec<(usize, Out, Option<Tensor>)>,
+    /// The gradients of the parameters, recorded with F.
     pub(super) weights: Vec<Option<Tensor>>,
 }
 

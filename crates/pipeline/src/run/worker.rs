@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use wgrad_autograd::{Deferred, Pass, Tensor, vjp_found};
-use wgrad_graph::{HostTensor, Result, bail};
+use wgrad_graph::{HostTensor, Out, Result, bail};
 
 use super::batch::Part;
 use super::control::Control;
@@ -65,6 +65,7 @@ pub(super) struct Worker<'a> {
     inbox: HashMap<Message, HostTensor>,
     outbox: HashMap<Message, HostTensor>,
     own: Loopback,
+    zeros: Vec<HostTensor>,
     /// The sums of this thread's stages.
     pub(super) sums: HashMap<usize, MutexGuard<'a, Sums>>,
     pub(super) log: Log,
@@ -80,8 +81,8 @@ impl<'a> Worker<'a> {
                 sums.insert(stage, own);
             }
         }
-        let (open, inbox, outbox) = Default::default();
-        Self { job, device, open, inbox, outbox, own: Loopback::default(), sums, log: Log::default() }
+        let (open, inbox, outbox, own, zeros, log) = Default::default();
+        Self { job, device, open, inbox, outbox, own, zeros, sums, log }
     }
 
     /// Walks the list to its end.
@@ -167,43 +168,58 @@ impl<'a> Worker<'a> {
         }
         let output = pass.within(|| stage.block.forward(&inputs))?;
         let consumers: Vec<usize> = self.consumers(s, false);
-        let last = s + 1 == job.stages.len();
+        let Some(teaching) = job.teaching else {
+            // What is read here is computed here.
+            let data = output.read()?;
+            if consumers.is_empty() {
+                self.log.outputs.push((m, data.clone()));
+            }
+            return self.hand_on(s, m, &consumers, &data);
+        };
         let mut loss = None;
-        if let (Some(teaching), true) = (job.teaching, last) {
+        if s + 1 == job.stages.len() {
             let Some(targets) = &part.targets else {
                 bail!(Argument, "pipeline", "the batch has no targets")
             };
             let (own, all) = (job.counts.0[m], job.counts.1);
-            let share = pass.within(|| teaching.loss.share(&pass, output, targets, own, all))?;
-            pass.compute(&[share])?;
-            loss = Some(share);
+            loss = Some(pass.within(|| teaching.loss.share(&pass, output, targets, own, all))?);
         }
+        let open = self.record_backward(s, pass, &inputs, output, loss)?;
+        // What B will need and cannot cheaply compute again is kept by the same submission.
+        let now: Vec<Tensor> = loss.into_iter().chain((!consumers.is_empty()).then_some(output)).collect();
+        let back = open.back.iter().filter_map(|(.., dx)| *dx);
+        let later: Vec<Tensor> = back.chain(open.weights.iter().flatten().copied()).collect();
+        open.pass.compute_for(&now, &later)?;
         if !consumers.is_empty() {
             let data = output.read()?;
-            for to in consumers {
-                self.give(
-                    Message { payload: Payload::Activation, from: s, to, micro_batch: m },
-                    data.clone(),
-                )?;
-            }
-        } else if job.teaching.is_none() {
-            self.log.outputs.push((m, output.read()?));
+            self.hand_on(s, m, &consumers, &data)?;
         }
-        if job.teaching.is_some() {
-            self.open.insert((s, m), Open { pass, inputs, output, loss, weights: Vec::new() });
-            self.log.stash = self.log.stash.max(self.open.len());
-            let left = (stage.context.stats().live_bytes as u64).saturating_sub(before);
-            let (_, most) = self.log.bytes.entry(s).or_insert((before, 0));
-            *most = left.max(*most);
+        self.open.insert((s, m), open);
+        self.log.stash = self.log.stash.max(self.open.len());
+        let left = (stage.context.stats().live_bytes as u64).saturating_sub(before);
+        let (_, most) = self.log.bytes.entry(s).or_insert((before, 0));
+        *most = left.max(*most);
+        Ok(())
+    }
+
+    fn hand_on(&mut self, s: usize, m: usize, consumers: &[usize], data: &HostTensor) -> Result<()> {
+        for &to in consumers {
+            let message = Message { payload: Payload::Activation, from: s, to, micro_batch: m };
+            self.give(message, data.clone())?;
         }
         Ok(())
     }
 
-    /// The gradients of inputs and parameters; those of inputs are computed and handed on.
-    fn backward(&mut self, s: usize, m: usize) -> Result<()> {
-        let Some(open) = self.open.remove(&(s, m)) else { bail!(Argument, "pipeline", "F has not run") };
-        let Open { pass, inputs, output, loss, .. } = open;
-        let (mut outputs, mut cotangents) = (Vec::new(), Vec::new());
+    /// Records the gradients of inputs and parameters, with inputs in the place of gradients that will come.
+    fn record_backward(
+        &mut self,
+        s: usize,
+        pass: Pass,
+        inputs: &[Tensor],
+        output: Tensor,
+        loss: Option<Tensor>,
+    ) -> Result<Open> {
+        let (mut outputs, mut cotangents, mut coming) = (Vec::new(), Vec::new(), Vec::new());
         if let Some(loss) = loss {
             outputs.push(loss);
             cotangents.push(one(&pass, loss)?);
@@ -211,7 +227,8 @@ impl<'a> Worker<'a> {
         // As an undivided backward pass meets them: the last consumer first.
         let mut sum: Option<Tensor> = None;
         for from in self.consumers(s, true).into_iter().rev() {
-            let g = pass.input(self.taken(Payload::Gradient, from, s, m)?)?;
+            let g = pass.input(self.zeros(output.try_out()?)?)?;
+            coming.push((from, g));
             sum = Some(match sum {
                 Some(sum) => sum.try_add(g)?,
                 None => g,
@@ -221,33 +238,52 @@ impl<'a> Worker<'a> {
             outputs.push(output);
             cotangents.push(sum);
         }
-        let back: Vec<(usize, usize)> = self.givers(s);
+        let givers: Vec<(usize, usize)> = self.givers(s);
         let params = &self.sums[&s].params;
-        let weights = pass.within(|| -> Result<Vec<Option<Tensor>>> {
-            let wanted: Vec<Tensor> = back.iter().map(|(i, _)| inputs[*i]).collect();
-            let wanted: Vec<Tensor> = wanted.into_iter().chain(params.iter().map(|p| p.t())).collect();
+        let found = pass.within(|| -> Result<Vec<Option<Tensor>>> {
+            let wanted = givers.iter().map(|(i, _)| inputs[*i]).chain(params.iter().map(|p| p.t()));
+            let wanted: Vec<Tensor> = wanted.collect();
             if outputs.is_empty() || wanted.is_empty() {
-                Ok(vec![None; wanted.len()])
-            } else {
-                vjp_found(&outputs, &cotangents, &wanted)
+                return Ok(vec![None; wanted.len()]);
             }
+            vjp_found(&outputs, &cotangents, &wanted)
         })?;
-        let (dx, weights) = weights.split_at(back.len());
-        if dx.iter().flatten().count() > 1 {
-            pass.compute(&dx.iter().flatten().copied().collect::<Vec<_>>())?;
+        let (dx, weights) = found.split_at(givers.len());
+        let back = givers.iter().zip(dx).map(|((i, to), dx)| Ok((*to, inputs[*i].try_out()?, *dx)));
+        let back = back.collect::<Result<_>>()?;
+        Ok(Open { pass, loss, coming, back, weights: weights.to_vec() })
+    }
+
+    /// Zeros on the host, shared by all who ask for the same.
+    fn zeros(&mut self, out: Out) -> Result<HostTensor> {
+        if let Some(zeros) = self.zeros.iter().find(|z| (z.shape(), z.dtype()) == (out.shape, out.dtype)) {
+            return Ok(zeros.clone());
         }
-        for ((i, to), dx) in back.into_iter().zip(dx) {
+        let zeros = HostTensor::new(out.shape, &vec![0f32; out.shape.elems()])?.cast(out.dtype);
+        self.zeros.push(zeros.clone());
+        Ok(zeros)
+    }
+
+    /// Puts the gradients that have come in their places; computes those of the inputs and hands them on.
+    fn backward(&mut self, s: usize, m: usize) -> Result<()> {
+        let Some(open) = self.open.remove(&(s, m)) else { bail!(Argument, "pipeline", "F has not run") };
+        for (from, place) in &open.coming {
+            let data = self.taken(Payload::Gradient, *from, s, m)?;
+            open.pass.replace(*place, data)?;
+        }
+        let now: Vec<Tensor> = open.back.iter().filter_map(|(.., dx)| *dx).collect();
+        if !now.is_empty() {
+            let later: Vec<Tensor> = open.weights.iter().flatten().copied().collect();
+            open.pass.compute_for(&now, &later)?;
+        }
+        for (to, out, dx) in &open.back {
             let data = match dx {
                 Some(dx) => dx.read()?,
-                None => {
-                    let out = inputs[i].try_out()?;
-                    HostTensor::new(out.shape, &vec![0f32; out.shape.elems()])?.cast(out.dtype)
-                }
+                None => self.zeros(*out)?,
             };
-            self.give(Message { payload: Payload::Gradient, from: s, to, micro_batch: m }, data)?;
+            self.give(Message { payload: Payload::Gradient, from: s, to: *to, micro_batch: m }, data)?;
         }
-        let weights = weights.to_vec();
-        self.open.insert((s, m), Open { pass, inputs, output, loss, weights });
+        self.open.insert((s, m), open);
         Ok(())
     }
 
