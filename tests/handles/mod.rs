@@ -3,6 +3,7 @@
 
 mod capture;
 mod failures;
+mod parts;
 mod passes;
 mod reading;
 mod recompute;
@@ -14,6 +15,7 @@ mod versions;
 /// The tests of all parts.
 pub(crate) fn tests() -> Vec<crate::Test> {
     let parts = [
+        parts::tests(),
         passes::tests(),
         reading::tests(),
         versions::tests(),
