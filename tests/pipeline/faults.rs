@@ -14,7 +14,7 @@ use crate::devices::cpu;
 use crate::handles::tap::{Call, Tap};
 
 crate::suite![
-    plain: a_stage_that_panics_ends_the_step, a_message_that_never_comes_ends_the_step, a_slow_stage_is_waited_for,
+    plain: a_stage_that_panics_ends_the_step, a_message_that_never_comes_ends_the_step, a_slow_stage_is_waited_for, a_stage_that_stands_still_is_not_waited_for,
         a_run_takes_the_predicted_time;
     device: a_failing_device_leaves_all_weights, a_lost_device_leaves_the_others_readable
 ];
@@ -177,16 +177,16 @@ fn a_slow_stage_is_waited_for() {
 
 /// On devices whose submissions take a known time the run is what the simulation of its costs says.
 fn a_run_takes_the_predicted_time() {
-    let delay = Duration::from_millis(8);
+    let delay = Duration::from_millis(20);
     let slowed = || Tap::slowed(Arc::new(wgrad_cpu::Cpu::new()), delay).context();
-    for schedule in super::schedules(4, 6) {
+    for schedule in super::schedules(4, 4) {
         let stages = cut(&model(false), &fresh(4, slowed)).unwrap();
         let mut trainer = Trainer::new(stages, loss(), sgd, TrainOptions::default()).unwrap();
-        trainer.step(&schedule, &data(12, 0.0)).unwrap();
+        trainer.step(&schedule, &data(8, 0.0)).unwrap();
         // A machine that is busy otherwise is no fault of the schedule.
         let mut off = Vec::new();
         for _ in 0..12 {
-            let report = trainer.step(&schedule, &data(12, 0.0)).unwrap().report;
+            let report = trainer.step(&schedule, &data(8, 0.0)).unwrap().report;
             let costs = report.costs();
             // One submission for F; one for each of I and W where the stage gives gradients back.
             assert!(costs.stages.iter().all(|c| c.forward >= delay.as_secs_f64()), "{costs:?}");
@@ -202,4 +202,21 @@ fn a_run_takes_the_predicted_time() {
         }
         assert!(off.iter().any(|off| *off < 0.02), "{}: {off:?}", schedule.name());
     }
+}
+
+/// Who waits long for many actions of others waits on; who waits for one that does not end gives up.
+fn a_stage_that_stands_still_is_not_waited_for() {
+    let options = |ms| TrainOptions { deadline: Duration::from_millis(ms), ..Default::default() };
+    let schedule = schedule::gpipe(2, 8).unwrap();
+    let stages = with(|| std::thread::sleep(Duration::from_millis(50)));
+    let mut trainer = Trainer::new(stages, loss(), sgd, options(250)).unwrap();
+    let done = trainer.step(&schedule, &data(8, 0.0)).unwrap();
+    assert!(done.report.seconds() > 0.4, "the first stage waited longer than its deadline");
+    let stages = with(|| std::thread::sleep(Duration::from_millis(400)));
+    let mut trainer = Trainer::new(stages, loss(), sgd, options(100)).unwrap();
+    let before = trainer.stages().weights().unwrap();
+    let error = trainer.step(&schedule, &data(8, 0.0)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(error.to_string().contains("stage 0 (`front`"), "{error}");
+    assert_eq!(trainer.stages().weights().unwrap(), before);
 }

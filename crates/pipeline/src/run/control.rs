@@ -1,9 +1,10 @@
 //! What the threads of one step share: the first error, where all meet, and when waiting ends.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use wgrad_graph::{Error, Result, bail};
+use wgrad_graph::{Error, ErrorKind, Result, bail};
 
 use super::transport::Transport;
 
@@ -11,8 +12,10 @@ use super::transport::Transport;
 pub(super) struct Control {
     /// When the step began; times count from here.
     begun: Instant,
-    /// How long one wait may last.
+    /// How long a wait may last while no thread finishes an action.
     patience: Duration,
+    /// Actions that all threads have finished.
+    progress: AtomicU64,
     /// How many threads meet.
     threads: usize,
     state: Mutex<State>,
@@ -32,7 +35,7 @@ struct State {
 impl Control {
     pub(super) fn new(threads: usize, patience: Duration, ways: Vec<Arc<dyn Transport>>) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Self { begun: Instant::now(), patience, threads, state, changed, ways }
+        Self { begun: Instant::now(), patience, progress: AtomicU64::new(0), threads, state, changed, ways }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -45,8 +48,27 @@ impl Control {
     }
 
     /// When a wait that begins now ends.
-    pub(super) fn deadline(&self) -> Instant {
+    fn deadline(&self) -> Instant {
         Instant::now() + self.patience
+    }
+
+    /// A thread has finished an action.
+    pub(super) fn advance(&self) {
+        self.progress.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Waits by `wait`, which takes a deadline, and again as long as other threads get on meanwhile: who waits
+    /// long for many actions of others is not stuck.
+    pub(super) fn patiently<T>(&self, mut wait: impl FnMut(Instant) -> Result<T>) -> Result<T> {
+        loop {
+            let before = self.progress.load(Ordering::Acquire);
+            match wait(self.deadline()) {
+                Err(error)
+                    if error.kind() == ErrorKind::Timeout
+                        && self.progress.load(Ordering::Acquire) != before => {}
+                result => return result,
+            }
+        }
     }
 
     /// Ends the step: the first error is kept, and every wait ends.
@@ -98,7 +120,8 @@ impl Control {
         ready: impl Fn(&State) -> Option<T>,
         what: impl Fn(&State) -> String,
     ) -> Result<T> {
-        let deadline = self.deadline();
+        let mut deadline = self.deadline();
+        let mut before = self.progress.load(Ordering::Acquire);
         loop {
             if let Some(value) = ready(&state) {
                 return Ok(value);
@@ -107,6 +130,10 @@ impl Control {
                 bail!(User, "pipeline", "the step has failed elsewhere");
             }
             let now = Instant::now();
+            let progress = self.progress.load(Ordering::Acquire);
+            if now >= deadline && progress != before {
+                (deadline, before) = (self.deadline(), progress);
+            }
             if now >= deadline {
                 let waited = self.patience.as_secs_f64();
                 bail!(Timeout, "pipeline", "waited {waited:.1} s for {}", what(&state));

@@ -13,7 +13,7 @@ use super::worker::{self, Job};
 use super::{Batch, Report, Stages};
 use crate::schedule::forward_only;
 
-/// How long one wait may last.
+/// How long a wait may last while no stage finishes an action.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Stages {

@@ -33,7 +33,7 @@ pub struct TrainOptions {
     /// that a device that fails in its update leaves every stage as it was; on by default. Off, each update
     /// needs no memory beside the old weights, and only failures before it leave all stages as they were.
     pub together: bool,
-    /// How long one wait for another stage may last; a minute by default.
+    /// How long a wait for another stage may last while no stage finishes an action; a minute by default.
     pub deadline: Duration,
     /// Wait for the device after each action, so that the times of the report are the device's; off by default.
     pub timed: bool,

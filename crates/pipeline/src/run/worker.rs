@@ -111,6 +111,7 @@ impl<'a> Worker<'a> {
             done.map_err(|e| placed(&self.place(action), e))?;
             let (start, end) = (self.now(begun), self.now(Instant::now()));
             self.log.spans.push(Span { device: self.device, action, start, end });
+            self.job.control.advance();
         }
         Ok(self.log)
     }
@@ -355,11 +356,11 @@ impl<'a> Worker<'a> {
         };
         let now = Instant::now();
         let parcel = Parcel { message, step: self.job.step, tensor, sent: now, arrived: now };
-        self.way(message).send(parcel, self.job.control.deadline())
+        self.job.control.patiently(|deadline| self.way(message).send(parcel.clone(), deadline))
     }
 
     fn receive(&mut self, message: Message) -> Result<()> {
-        let parcel = self.way(message).recv(message, self.job.control.deadline())?;
+        let parcel = self.job.control.patiently(|deadline| self.way(message).recv(message, deadline))?;
         if (parcel.message, parcel.step) != (message, self.job.step) {
             let (got, step) = (parcel.message, parcel.step);
             bail!(
