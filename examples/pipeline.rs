@@ -28,19 +28,19 @@ struct Options {
     #[arg(long, default_value = "1f1b")]
     schedule: String,
     /// Parts of a batch
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = positive)]
     micro_batches: usize,
     /// Images in a step
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 128, value_parser = positive)]
     batch: usize,
     /// Units of each hidden layer
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 256, value_parser = positive)]
     hidden: usize,
     /// How often all training images are seen
     #[arg(long, default_value_t = 1)]
     epochs: u32,
     /// Train on the first N images only
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     limit: Option<usize>,
     /// Highest learning rate
     #[arg(long, default_value_t = 2e-3)]
@@ -64,6 +64,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn positive(text: &str) -> std::result::Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "not a positive number".to_owned())
 }
 
 /// Pixels of 0 to 255 as rows of numbers of 0 to 1.
