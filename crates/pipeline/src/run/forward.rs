@@ -21,6 +21,8 @@ impl Stages {
     /// other, a thread a stage. Every boundary is crossed exactly once a micro-batch; the report tells when and by
     /// how many bytes.
     ///
+    /// Layers that behave differently when a model is used want [`Stages::set_mode`] before.
+    ///
     /// # Errors
     /// The first error with stage, micro-batch and action; `Argument` for more micro-batches than rows.
     pub fn forward(&self, x: &HostTensor, micro_batches: usize) -> Result<(HostTensor, Report)> {
