@@ -21,6 +21,9 @@ struct Readme;
 /// Layers, optimizers, schedules and data.
 pub use wgrad_nn as nn;
 
+/// Schedules of pipelines, their proofs, and partitions of models.
+pub use wgrad_pipeline as pipeline;
+
 /// What most programs use.
 pub mod prelude {
     pub use crate::{

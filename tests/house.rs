@@ -23,7 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wgrad-autograd", &["wgrad-graph", "wgrad-profile", "slotmap", "tracing"]),
     ("wgrad-cpu", &["wgrad-graph"]),
     ("wgrad-wgpu", &["wgrad-graph", "wgrad-wgsl", "wgpu", "naga", "slotmap", "pollster", "tracing"]),
-    ("wgrad-pipeline", &["wgrad-graph", "wgrad-autograd", "tracing"]),
+    ("wgrad-pipeline", &["wgrad-graph", "wgrad-autograd", "wgrad-nn", "tracing"]),
     ("wgrad-nn", &["wgrad-graph", "wgrad-autograd", "tracing"]),
 ];
 
@@ -56,7 +56,7 @@ fn crates_use_only_what_they_may() {
             assert!(!guarded || may.contains(&dependency.as_str()), "{name} may not use {dependency}");
         }
     }
-    for crate_name in ["graph", "profile", "autograd", "cpu", "wgpu", "nn"] {
+    for crate_name in ["graph", "profile", "autograd", "cpu", "wgpu", "nn", "pipeline"] {
         assert!(uses.contains_key(&format!("wgrad-{crate_name}")), "wgrad-{crate_name} is missing");
     }
 }

@@ -33,6 +33,7 @@ mod nn;
 mod numerics;
 mod ops;
 mod ops_table;
+mod pipeline;
 mod profile;
 mod programs;
 mod random;
@@ -95,6 +96,7 @@ fn main() -> ExitCode {
         ("grads", grads::tests()),
         ("handles", handles::tests()),
         ("profile", profile::tests()),
+        ("pipeline", pipeline::tests()),
         ("programs", programs::tests()),
         ("engine", engine::tests()),
         ("fuzz", fuzz::tests()),

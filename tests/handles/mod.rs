@@ -3,10 +3,11 @@
 
 mod capture;
 mod failures;
+mod parts;
 mod passes;
 mod reading;
 mod recompute;
-mod tap;
+pub(crate) mod tap;
 mod transactions;
 mod updates;
 mod versions;
@@ -14,6 +15,7 @@ mod versions;
 /// The tests of all parts.
 pub(crate) fn tests() -> Vec<crate::Test> {
     let parts = [
+        parts::tests(),
         passes::tests(),
         reading::tests(),
         versions::tests(),

@@ -35,6 +35,7 @@ struct Inside {
     faults: Vec<Fault>,
     lost: bool,
     work: f64,
+    products: usize,
     calls: Vec<Call>,
 }
 
@@ -42,11 +43,18 @@ struct Inside {
 pub(crate) struct Tap {
     inner: Arc<dyn Backend>,
     inside: Arc<Mutex<Inside>>,
+    /// How long each submission takes at least.
+    delay: Duration,
 }
 
 impl Tap {
     pub(crate) fn new(inner: Arc<dyn Backend>) -> Arc<Tap> {
-        Arc::new(Tap { inner, inside: Arc::default() })
+        Tap::slowed(inner, Duration::ZERO)
+    }
+
+    /// A device each of whose submissions takes this long.
+    pub(crate) fn slowed(inner: Arc<dyn Backend>, delay: Duration) -> Arc<Tap> {
+        Arc::new(Tap { inner, inside: Arc::default(), delay })
     }
 
     pub(crate) fn context(self: &Arc<Tap>) -> Context {
@@ -70,6 +78,11 @@ impl Tap {
     /// Device work submitted since this was last asked: bytes moved and operations, by the plans.
     pub(crate) fn take_work(&self) -> f64 {
         std::mem::take(&mut self.inside.lock().unwrap().work)
+    }
+
+    /// Matrix products submitted since this was last asked.
+    pub(crate) fn take_products(&self) -> usize {
+        std::mem::take(&mut self.inside.lock().unwrap().products)
     }
 
     /// How often this was called.
@@ -102,6 +115,7 @@ fn meet(inside: &Mutex<Inside>, call: Call) -> Result<()> {
 struct Counted {
     inner: Arc<dyn Prepared>,
     work: f64,
+    products: usize,
 }
 
 impl fmt::Debug for Counted {
@@ -156,7 +170,8 @@ impl Backend for Tap {
 
     fn prepare(&self, plan: &Arc<Plan>) -> Result<Arc<dyn Prepared>> {
         self.meet(Call::Prepare)?;
-        Ok(Arc::new(Counted { inner: self.inner.prepare(plan)?, work: work(plan) }))
+        let products = plan.steps.iter().filter(|s| matches!(s.group.kind, Kind::MatMul { .. })).count();
+        Ok(Arc::new(Counted { inner: self.inner.prepare(plan)?, work: work(plan), products }))
     }
 
     fn alloc(&self, bytes: usize) -> Result<BufferId> {
@@ -171,7 +186,11 @@ impl Backend for Tap {
     fn submit(&self, prepared: &Arc<dyn Prepared>, args: Args<'_>) -> Result<Ticket> {
         self.meet(Call::Submit)?;
         let counted = prepared.as_any().downcast_ref::<Counted>().unwrap();
-        self.inside.lock().unwrap().work += counted.work;
+        {
+            let mut inside = self.inside.lock().unwrap();
+            (inside.work, inside.products) = (inside.work + counted.work, inside.products + counted.products);
+        }
+        std::thread::sleep(self.delay);
         self.inner.submit(&counted.inner, args)
     }
 

@@ -282,7 +282,9 @@ impl State {
             let node = &mut pool.nodes[*node as usize];
             let computes = !matches!(node.op, Op::Input | Op::Scalar)
                 && !matches!(node.outs[0].standing, Standing::Computed(..));
-            self.recomputed += u64::from(computes && std::mem::replace(&mut node.ran, true));
+            let ran = node.ran;
+            node.ran |= computes || node.op == Op::Input;
+            self.recomputed += u64::from(computes && ran);
         }
         let others = leases.split_off(count);
         let kept = ready.plan.outputs[count..].iter().map(|o| o.val).zip(others).collect();

@@ -5,10 +5,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
-use wgrad_graph::{Caps, DType, HostTensor, Out, Result, Stage, bail};
+use wgrad_graph::{Caps, DType, Error, ErrorKind, HostTensor, Out, Result, Stage, bail};
 
 use crate::context::Context;
 use crate::cut::Cut;
+use crate::dear;
+use crate::flight;
 use crate::flush::Recording;
 use crate::profiling;
 use crate::record;
@@ -171,6 +173,122 @@ impl Pass {
     pub fn no_grad<T>(&self, f: impl FnOnce() -> T) -> T {
         let _scope = Scope::enter(&NO_GRAD, self.open);
         f()
+    }
+
+    /// Makes the random numbers recorded from now on those that rows from `row` on have in the pass with
+    /// number `step`, so that a batch worked on in parts, in several passes or contexts with one seed, draws
+    /// what the whole batch draws.
+    ///
+    /// ```
+    /// use wgrad::prelude::*;
+    /// # fn main() -> wgrad::Result<()> {
+    /// let ctx = Context::new(&Device::cpu())?;
+    /// let whole = ctx.pass(|p| p.rand("noise", [4, 3]).to_vec::<f32>())?;
+    /// let pass = ctx.begin()?;
+    /// pass.place(0, 2)?;
+    /// assert_eq!(pass.rand("noise", [2, 3]).to_vec::<f32>()?, whole[6..]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `Limit` for a row beyond 2^32 - 1.
+    pub fn place(&self, step: u64, row: usize) -> Result<()> {
+        let Ok(row) = u32::try_from(row) else { bail!(Limit, "place", "row {row} is beyond 2^32 - 1") };
+        let mut state = table::lock(self.open.context)?;
+        let pool = record::current(&mut state, self.open)?;
+        (pool.step, pool.row) = (step, row);
+        Ok(())
+    }
+
+    /// Computes these values now, in one submission; does not wait for it.
+    ///
+    /// # Errors
+    /// What the device meets when it submits; `Stale`; `Argument` in a captured step.
+    pub fn compute(&self, values: &[Tensor]) -> Result<()> {
+        self.compute_for(values, &[])
+    }
+
+    /// As [`Pass::compute`], and keeps what the values `later` will need of the way to these and what is dear to
+    /// compute again: so a forward pass keeps what its gradients need, where they are recorded before it is
+    /// computed.
+    ///
+    /// ```
+    /// use wgrad::prelude::*;
+    /// # fn main() -> wgrad::Result<()> {
+    /// let ctx = Context::new(&Device::cpu())?;
+    /// let pass = ctx.begin()?;
+    /// let x = pass.input(HostTensor::new([2, 2], &[1.0f32, 2.0, 3.0, 4.0])?)?;
+    /// let y = x.matmul(x).gelu();
+    /// let dy = pass.input(HostTensor::new([2, 2], &[0.0f32; 4])?)?;     // not known yet
+    /// let dx = wgrad::vjp(&[y], &[dy], &[x])?[0];
+    /// pass.compute_for(&[y], &[dx])?;
+    /// pass.replace(dy, HostTensor::new([2, 2], &[1.0f32; 4])?)?;
+    /// assert!(dx.to_vec::<f32>()?[0] > 3.0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Pass::compute`].
+    pub fn compute_for(&self, values: &[Tensor], later: &[Tensor]) -> Result<()> {
+        let mut state = table::lock(self.open.context)?;
+        state.alive()?;
+        let mut keys = record::enter(&mut state, self.open, values)?;
+        let later = record::enter(&mut state, self.open, later)?;
+        let pool = record::current(&mut state, self.open)?;
+        if pool.captured {
+            bail!(Argument, "compute", "a captured step is computed as a whole");
+        }
+        let kept = dear::kept_for(pool, &keys, &later)?;
+        keys.extend(kept);
+        state.flush(self.open.pool, &keys)
+    }
+
+    /// Gives an input of this pass other data of the same shape and dtype, as long as nothing was computed from it.
+    ///
+    /// # Errors
+    /// `Shape`, `DType`; `Argument` when it is no input of this pass or was used; `Stale`.
+    pub fn replace(&self, input: Tensor, data: impl Into<HostTensor>) -> Result<()> {
+        let data = data.into();
+        let out = input.try_out()?;
+        if (data.shape(), data.dtype()) != (out.shape, out.dtype) {
+            let kind = if data.shape() == out.shape { ErrorKind::DType } else { ErrorKind::Shape };
+            let got = Out { shape: data.shape(), dtype: data.dtype() };
+            return Err(Error::new(kind, "replace", format!("{got:?} cannot take the place of {out:?}")));
+        }
+        let mut state = table::lock(self.open.context)?;
+        let pool = record::current(&mut state, self.open)?;
+        if input.pass() == Some(self.open) {
+            let node = pool.values[input.value_key()].node as usize;
+            let node = &mut pool.nodes[node];
+            if let (Source::Host(old), false) = (&mut node.source, node.ran) {
+                *old = data;
+                return Ok(());
+            }
+        }
+        bail!(Argument, "replace", "it is no input of this pass from which nothing was computed")
+    }
+
+    /// Computes all that the end of the pass commits, and waits for it: the end only takes it over, and
+    /// fails only when the device is lost or another pass has set one of the values meanwhile. So several
+    /// contexts can be updated together or not at all. Takes the memory of the new versions beside the old.
+    ///
+    /// # Errors
+    /// What the device meets; a failure of an earlier submission.
+    pub fn prepare(&self) -> Result<()> {
+        let newest = {
+            let mut state = table::lock(self.open.context)?;
+            state.alive()?;
+            let pool = record::current(&mut state, self.open)?;
+            let goals: Vec<_> =
+                pool.updates.iter().map(|u| u.value).chain(pool.deferred.iter().map(|(k, _)| *k)).collect();
+            state.flush(self.open.pool, &goals)?;
+            state.newest
+        };
+        let settled = flight::settle(self.open.context, newest);
+        let mut state = table::lock(self.open.context)?;
+        // Whoever calls this hears of the failure; the next pass need not fail for it.
+        let untold = state.untold.take().map(|(_, error)| error);
+        settled.and(untold.map_or(Ok(()), Err)).and(state.alive())
     }
 
     /// A host tensor as a value of this pass; its bytes travel with the submission that uses them.

@@ -180,6 +180,8 @@ pub(crate) struct Pool {
     pub(crate) flushed: usize,
     /// The number of the pass in its context, from which its random numbers follow.
     pub(crate) step: u64,
+    /// The first row of the batch that the pass works on, from which they follow too.
+    pub(crate) row: u32,
     pub(crate) at: At,
 }
 
@@ -199,6 +201,7 @@ impl Pool {
             captured: false,
             flushed: 0,
             step,
+            row: 0,
             at,
         }
     }

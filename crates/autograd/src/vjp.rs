@@ -42,6 +42,27 @@ pub fn vjp(outputs: &[Tensor], cotangents: &[Tensor], inputs: &[Tensor]) -> Resu
     let at = Location::caller();
     let all: Vec<Tensor> = [outputs, cotangents, inputs].concat();
     let pass = record::pass_of(&all, at)?;
+    let found = vjp_found(outputs, cotangents, inputs)?;
+    let fill = |(found, x): (Option<Tensor>, &Tensor)| match found {
+        Some(tensor) => Ok(tensor),
+        None => zeros(pass, x.try_out()?, at),
+    };
+    found.into_iter().zip(inputs).map(fill).collect()
+}
+
+/// As [`vjp`], but `None` where no output depends on an input.
+///
+/// # Errors
+/// As [`vjp`].
+#[track_caller]
+pub fn vjp_found(
+    outputs: &[Tensor],
+    cotangents: &[Tensor],
+    inputs: &[Tensor],
+) -> Result<Vec<Option<Tensor>>> {
+    let at = Location::caller();
+    let all: Vec<Tensor> = [outputs, cotangents, inputs].concat();
+    let pass = record::pass_of(&all, at)?;
     let _differentiating = profiling::differentiating(pass.context);
     let wanted = {
         let mut state = table::lock(pass.context)?;
@@ -49,14 +70,7 @@ pub fn vjp(outputs: &[Tensor], cotangents: &[Tensor], inputs: &[Tensor]) -> Resu
     };
     let walk = Walk::new(pass, outputs, Some(&wanted), at)?;
     let cotangents = walk.run(outputs, cotangents)?;
-    let fill = |(key, x): (&ValueKey, &Tensor)| match cotangents.get(key) {
-        Some(tensor) => Ok(*tensor),
-        None => {
-            let out = x.try_out()?;
-            zeros(pass, out, at)
-        }
-    };
-    wanted.iter().zip(inputs).map(fill).collect()
+    Ok(wanted.iter().map(|key| cotangents.get(key).copied()).collect())
 }
 
 /// The gradient of the number `y` by each of `xs`.

@@ -166,12 +166,13 @@ impl OpenPass {
     /// The operands `k0, k1, step, row` of [`Op::Random`] for the next draw from `stream`.
     #[track_caller]
     fn random_key(self, stream: &str) -> Result<[Tensor; 4]> {
-        let (seed, draw) = {
+        let (seed, draw, row) = {
             let mut state = table::lock(self.context)?;
             let seed = state.seed;
-            let draws = record::current(&mut state, self)?.streams.entry(stream.to_owned()).or_insert(0);
+            let pool = record::current(&mut state, self)?;
+            let draws = pool.streams.entry(stream.to_owned()).or_insert(0);
             *draws += 1;
-            (seed, *draws - 1)
+            (seed, *draws - 1, pool.row)
         };
         let key = seed ^ stream_hash(stream, draw);
         let [k0, k1] = [key, key >> 32].map(|word| f64::from(word as u32));
@@ -179,7 +180,7 @@ impl OpenPass {
             self.number(k0, DType::U32)?,
             self.number(k1, DType::U32)?,
             record::number(self, Number::Step, DType::U32, Location::caller())?,
-            self.number(0.0, DType::U32)?,
+            self.number(f64::from(row), DType::U32)?,
         ])
     }
 }

@@ -1,0 +1,150 @@
+//! Batches and their micro-batches.
+
+use std::ops::Range;
+
+use wgrad_graph::{HostTensor, Result, Shape, bail};
+
+use crate::schedule::split_batch;
+
+/// The data of one step: inputs and, to learn from, targets. Rows are the first axis of all of them.
+///
+/// # Example
+/// ```
+/// use wgrad_graph::HostTensor;
+/// use wgrad_pipeline::Batch;
+/// # fn main() -> wgrad_graph::Result<()> {
+/// let x = HostTensor::new([7, 2], &[0.5f32; 14])?;
+/// let batch = Batch::new(&x).sizes([3, 3, 1]);
+/// assert_eq!(batch.rows()?, 7);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Batch {
+    inputs: Vec<HostTensor>,
+    targets: Option<HostTensor>,
+    sizes: Option<Vec<usize>>,
+}
+
+impl Batch {
+    /// A batch with one input, which stages call [`Source::Batch(0)`](crate::Source::Batch).
+    pub fn new(input: &HostTensor) -> Self {
+        Self { inputs: vec![input.clone()], targets: None, sizes: None }
+    }
+
+    /// The same with one more input.
+    #[must_use]
+    pub fn and(mut self, input: &HostTensor) -> Self {
+        self.inputs.push(input.clone());
+        self
+    }
+
+    /// The same with targets for the loss.
+    #[must_use]
+    pub fn targets(mut self, targets: &HostTensor) -> Self {
+        self.targets = Some(targets.clone());
+        self
+    }
+
+    /// The same with micro-batches of these sizes, in place of equal ones (one more row in the first where
+    /// the batch does not divide).
+    #[must_use]
+    pub fn sizes(mut self, sizes: impl Into<Vec<usize>>) -> Self {
+        self.sizes = Some(sizes.into());
+        self
+    }
+
+    /// The number of rows.
+    ///
+    /// # Errors
+    /// `Shape` when inputs and targets differ in it, or one of them has no axes.
+    pub fn rows(&self) -> Result<usize> {
+        let rows = |x: &HostTensor| x.shape().dims().first().copied();
+        let all: Vec<Option<usize>> = self.inputs.iter().chain(&self.targets).map(rows).collect();
+        match all[0] {
+            Some(first) if all.iter().all(|r| *r == Some(first)) => Ok(first),
+            _ => {
+                let shapes: Vec<String> =
+                    self.inputs.iter().chain(&self.targets).map(|x| x.shape().to_string()).collect();
+                bail!(Shape, "Batch", "{} differ in their first axis, the rows", shapes.join(", "))
+            }
+        }
+    }
+
+    /// The rows of each of `count` micro-batches.
+    pub(super) fn ranges(&self, count: usize) -> Result<Vec<Range<usize>>> {
+        let rows = self.rows()?;
+        let sizes = match &self.sizes {
+            None => split_batch(rows, count)?,
+            Some(sizes) => {
+                if sizes.len() != count || sizes.iter().sum::<usize>() != rows || sizes.contains(&0) {
+                    bail!(
+                        Argument,
+                        "Batch",
+                        "micro-batches of {sizes:?} rows: {count} of one row or more with {rows} in all are wanted"
+                    );
+                }
+                sizes.clone()
+            }
+        };
+        let mut start = 0;
+        let range = |size: &usize| {
+            start += size;
+            start - size..start
+        };
+        Ok(sizes.iter().map(range).collect())
+    }
+
+    /// Inputs and targets of each micro-batch.
+    pub(super) fn parts(&self, ranges: &[Range<usize>]) -> Result<Vec<Part>> {
+        let part = |range: &Range<usize>| {
+            let inputs = self.inputs.iter().map(|x| rows_of(x, range)).collect::<Result<_>>()?;
+            let targets = self.targets.as_ref().map(|x| rows_of(x, range)).transpose()?;
+            Ok(Part { start: range.start, inputs, targets })
+        };
+        ranges.iter().map(part).collect()
+    }
+
+    pub(super) fn has_targets(&self) -> bool {
+        self.targets.is_some()
+    }
+
+    pub(super) fn inputs(&self) -> usize {
+        self.inputs.len()
+    }
+}
+
+/// One micro-batch.
+pub(super) struct Part {
+    /// Its first row in the batch.
+    pub(super) start: usize,
+    pub(super) inputs: Vec<HostTensor>,
+    pub(super) targets: Option<HostTensor>,
+}
+
+/// The shape with `rows` as first axis before `rest`.
+pub(super) fn with_rows(rows: usize, rest: Shape) -> Shape {
+    Shape::from(&[&[rows], rest.dims()].concat())
+}
+
+fn rows_of(x: &HostTensor, range: &Range<usize>) -> Result<HostTensor> {
+    let rest = Shape::new(&x.shape().dims()[1..]);
+    let row = rest.elems() * x.dtype().bytes();
+    let bytes = &x.bytes()[range.start * row..range.end * row];
+    HostTensor::from_bytes(with_rows(range.len(), rest), x.dtype(), bytes)
+}
+
+/// The micro-batches' results one after the other.
+pub(super) fn joined(parts: &[HostTensor]) -> Result<HostTensor> {
+    let first = &parts[0];
+    let rest = Shape::new(first.shape().dims().get(1..).unwrap_or_default());
+    let (mut rows, mut bytes) = (0, Vec::new());
+    for part in parts {
+        if part.shape().dims().get(1..) != first.shape().dims().get(1..) || part.dtype() != first.dtype() {
+            bail!(Shape, "forward", "micro-batches gave {} and {}", first.shape(), part.shape());
+        }
+        rows += part.shape()[0];
+        bytes.extend_from_slice(part.bytes());
+    }
+    HostTensor::from_bytes(with_rows(rows, rest), first.dtype(), bytes)
+}

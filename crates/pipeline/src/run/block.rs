@@ -1,0 +1,147 @@
+//! What a stage computes, and models as lists of named layers that are built where they are placed.
+
+use std::fmt;
+
+use wgrad_autograd::{Context, Tensor};
+use wgrad_graph::{Error, Result};
+use wgrad_nn::{Mode, Module, ParamSet, Sequential};
+
+/// A module that may go to another thread.
+type Layer = Box<dyn Module + Send + Sync>;
+/// Makes a layer on a context.
+type BuildLayer = Box<dyn Fn(&Context) -> Result<Layer>>;
+
+/// What a stage computes: a function of its inputs that owns parameters. Every [`Module`] is one, of one
+/// input; [`Function`] makes one of a closure.
+pub trait Block: Send + Sync {
+    /// The output for these inputs, recorded in the open pass.
+    ///
+    /// # Errors
+    /// What recording meets.
+    fn forward(&self, inputs: &[Tensor]) -> Result<Tensor>;
+
+    /// Its parameters.
+    fn params(&self) -> ParamSet;
+
+    /// Whether it learns or is used.
+    fn set_mode(&mut self, mode: Mode);
+
+    /// Whether each forward pass changes something that the next one starts from, as running statistics are: then
+    /// micro-batches cannot overlap.
+    fn carries(&self) -> bool {
+        false
+    }
+}
+
+impl<M: Module + Send + Sync> Block for M {
+    fn forward(&self, inputs: &[Tensor]) -> Result<Tensor> {
+        match inputs {
+            [x] => Ok(Module::forward(self, *x)),
+            _ => wgrad_graph::bail!(Argument, "forward", "a module takes one input, not {}", inputs.len()),
+        }
+    }
+
+    fn params(&self) -> ParamSet {
+        Module::params(self)
+    }
+
+    fn set_mode(&mut self, mode: Mode) {
+        Module::set_mode(self, mode);
+    }
+
+    fn carries(&self) -> bool {
+        !Module::state(self).is_empty()
+    }
+}
+
+/// A block of a closure and the parameters that it uses: for several inputs, or what is no module.
+pub struct Function<F> {
+    params: ParamSet,
+    forward: F,
+}
+
+impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync> Function<F> {
+    /// The block that computes `forward` with these parameters.
+    pub fn new(params: ParamSet, forward: F) -> Self {
+        Self { params, forward }
+    }
+}
+
+impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync> Block for Function<F> {
+    fn forward(&self, inputs: &[Tensor]) -> Result<Tensor> {
+        (self.forward)(inputs)
+    }
+
+    fn params(&self) -> ParamSet {
+        self.params.clone()
+    }
+
+    fn set_mode(&mut self, _: Mode) {}
+}
+
+/// A sequential model that is not built yet: named layers, each a function of the context on which it is
+/// made. So a part of it can be built on one device and the rest on another, with the same first weights.
+///
+/// # Example
+/// ```
+/// use wgrad_nn::{Activation, Linear, Rng};
+/// use wgrad_pipeline::Model;
+/// let rng = Rng::seed(1);
+/// let model = Model::new()
+///     .layer("fc1", move |ctx| Linear::new(ctx, "fc1", 784, 512, rng))
+///     .layer("relu", |_| Ok(Activation::Relu))
+///     .layer("fc2", move |ctx| Linear::new(ctx, "fc2", 512, 10, rng));
+/// assert_eq!(model.names(), ["fc1", "relu", "fc2"]);
+/// ```
+#[derive(Default)]
+pub struct Model {
+    layers: Vec<(String, BuildLayer)>,
+}
+
+impl Model {
+    /// The identity.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// This and then the layer that `build` makes.
+    #[must_use]
+    pub fn layer<M: Module + Send + Sync + 'static>(
+        mut self,
+        name: impl Into<String>,
+        build: impl Fn(&Context) -> Result<M> + 'static,
+    ) -> Self {
+        self.layers.push((name.into(), Box::new(move |ctx| Ok(Box::new(build(ctx)?)))));
+        self
+    }
+
+    /// The names of the layers, for cuts by name.
+    pub fn names(&self) -> Vec<&str> {
+        self.layers.iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// The layers of `range`, built on one context.
+    ///
+    /// # Errors
+    /// What the layers meet, with the layer's name.
+    pub fn build(
+        &self,
+        ctx: &Context,
+        range: impl Into<Option<std::ops::Range<usize>>>,
+    ) -> Result<Sequential> {
+        let range = range.into().unwrap_or(0..self.layers.len());
+        let mut built = Sequential::new();
+        for (name, build) in &self.layers[range] {
+            let layer = super::error::guarded(|| build(ctx));
+            built =
+                built.then(layer.map_err(|e: Error| super::error::placed(&format!("layer `{name}`"), e))?);
+        }
+        Ok(built)
+    }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Model").field(&self.names()).finish()
+    }
+}

@@ -1,0 +1,60 @@
+//! The forward pass alone: all stages at work on different micro-batches.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use wgrad_graph::{HostTensor, Result};
+
+use super::batch::joined;
+use super::control::Control;
+use super::tie::Exchange;
+use super::train::ways;
+use super::worker::{self, Job};
+use super::{Batch, Report, Stages};
+use crate::schedule::forward_only;
+
+/// How long a wait may last while no stage finishes an action.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Stages {
+    /// The last stage's output for `x`, in `micro_batches` parts that go through the stages one after the
+    /// other, a thread a stage. Every boundary is crossed exactly once a micro-batch; the report tells when and by
+    /// how many bytes.
+    ///
+    /// Layers that behave differently when a model is used want [`Stages::set_mode`] before.
+    ///
+    /// # Errors
+    /// The first error with stage, micro-batch and action; `Argument` for more micro-batches than rows.
+    pub fn forward(&self, x: &HostTensor, micro_batches: usize) -> Result<(HostTensor, Report)> {
+        self.forward_batch(&Batch::new(x), micro_batches)
+    }
+
+    /// As [`Stages::forward`], for a batch with several inputs or with micro-batches of its own sizes.
+    ///
+    /// # Errors
+    /// As [`Stages::forward`].
+    pub fn forward_batch(&self, batch: &Batch, micro_batches: usize) -> Result<(HostTensor, Report)> {
+        self.check_batch(batch)?;
+        let ranges = batch.ranges(micro_batches)?;
+        let (schedule, wiring) = self.lower(&forward_only(self.len(), micro_batches)?, None)?;
+        let (ways, list) = ways(&schedule, &wiring, None);
+        let job = Job {
+            stages: self,
+            schedule: &schedule,
+            step: 0,
+            parts: batch.parts(&ranges)?,
+            counts: (Vec::new(), 0.0),
+            teaching: None,
+            control: Control::new(self.len(), PATIENCE, list),
+            ways,
+            exchange: Exchange::default(),
+            squares: Mutex::default(),
+            timed: false,
+        };
+        let mut logs = worker::run(&job)?;
+        let mut outputs: Vec<_> = logs.iter_mut().flat_map(|l| std::mem::take(&mut l.outputs)).collect();
+        outputs.sort_by_key(|(m, _)| *m);
+        let outputs: Vec<HostTensor> = outputs.into_iter().map(|(_, y)| y).collect();
+        Ok((joined(&outputs)?, Report::new(self, &schedule, &logs)))
+    }
+}

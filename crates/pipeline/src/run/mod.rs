@@ -1,0 +1,29 @@
+//! What runs a schedule: stages on their devices, one thread a device, handovers between them.
+//!
+//! A [`Stages`] is a model that is cut, with one context a stage. [`Stages::forward`] uses it,
+//! a [`Trainer`] teaches it: each thread walks its list of a lowered [`Schedule`](crate::Schedule), keeps one
+//! pass open for every micro-batch between F and B, and hands tensors to other threads over a [`Transport`].
+//! Weights are replaced when every stage has computed its new ones, on all stages or on none.
+
+mod batch;
+mod block;
+mod control;
+mod error;
+mod forward;
+mod loss;
+mod report;
+mod stages;
+mod stash;
+mod tie;
+mod train;
+mod transport;
+mod update;
+mod worker;
+
+pub use batch::Batch;
+pub use block::{Block, Function, Model};
+pub use loss::Loss;
+pub use report::{Handover, Report};
+pub use stages::{Contract, Source, StageSpec, Stages};
+pub use train::{MakeTransport, StepReport, TrainOptions, Trainer};
+pub use transport::{Loopback, Parcel, Ring, Transport};

@@ -1,0 +1,172 @@
+//! What a run did: the time of every action, and every handover with its bytes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::Stages;
+use super::worker::Log;
+use crate::schedule::{Costs, Kind, Link, Message, Passage, Payload, Schedule, Span, StageCost, Timeline};
+
+/// One tensor that crossed from device to device.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Handover {
+    /// What crossed, and when; seconds since the step began.
+    pub passage: Passage,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// The measured run of a schedule.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The schedule, with all sends and receives.
+    pub schedule: Schedule,
+    /// Every action with its times, in seconds since the step began.
+    pub spans: Vec<Span>,
+    /// Every handover between devices, each message once.
+    pub handovers: Vec<Handover>,
+    /// Handovers between stages of one device.
+    pub local: usize,
+    /// The most micro-batches whose activations each device held at once.
+    pub stash: Vec<usize>,
+    /// For each stage the bytes that its context held at the beginning (weights, gradients, optimizer state), and the
+    /// most that the forward pass of one micro-batch left there. Other contexts on one opened device count along.
+    pub held: Vec<(u64, u64)>,
+    /// The names of the devices, for pictures.
+    pub devices: Vec<String>,
+}
+
+impl Report {
+    pub(super) fn new(stages: &Stages, schedule: &Schedule, logs: &[Log]) -> Self {
+        let handovers = logs.iter().flat_map(|l| &l.handovers);
+        let mut handovers: Vec<Handover> =
+            handovers.map(|&(passage, bytes)| Handover { passage, bytes }).collect();
+        handovers.sort_by_key(|h| h.passage.message);
+        let name = |device: usize| {
+            let first = schedule.stages_of(device)[0];
+            stages.context(first).caps().name.clone()
+        };
+        Self {
+            schedule: schedule.clone(),
+            spans: logs.iter().flat_map(|l| &l.spans).copied().collect(),
+            handovers,
+            local: logs.iter().map(|l| l.local).sum(),
+            stash: logs.iter().map(|l| l.stash).collect(),
+            held: (0..stages.len())
+                .map(|s| logs.iter().find_map(|l| l.bytes.get(&s)).copied().unwrap_or_default())
+                .collect(),
+            devices: (0..schedule.lists().len()).map(name).collect(),
+        }
+    }
+
+    /// Seconds from the beginning to the end of the last action.
+    pub fn seconds(&self) -> f64 {
+        self.spans.iter().map(|s| s.end).fold(0.0, f64::max)
+    }
+
+    /// How many activations crossed.
+    pub fn activations(&self) -> usize {
+        self.handovers.iter().filter(|h| h.passage.message.payload == Payload::Activation).count()
+    }
+
+    /// How many gradients crossed.
+    pub fn gradients(&self) -> usize {
+        self.handovers.len() - self.activations()
+    }
+
+    /// The bytes of all handovers.
+    pub fn bytes(&self) -> u64 {
+        self.handovers.iter().map(|h| h.bytes).sum()
+    }
+
+    /// The share of all devices' time in which they compute nothing.
+    pub fn bubble(&self) -> f64 {
+        let busy: f64 = self.spans.iter().filter(|s| s.action.is_compute()).map(|s| s.end - s.start).sum();
+        1.0 - busy / (self.seconds() * self.devices.len() as f64)
+    }
+
+    /// The costs of the stages and ways as this run had them, with which
+    /// [`Schedule::simulate`] predicts others and [`rank`](crate::rank) chooses: medians over micro-batches.
+    /// Where the run had whole backward passes, half of each counts as I and half as W. The first step of a
+    /// stage also compiles its kernels, so measure a later one; and set
+    /// [`TrainOptions::timed`](crate::TrainOptions::timed), or devices work on behind the times of their actions.
+    pub fn costs(&self) -> Costs {
+        let cost = |stage: usize| {
+            let of = |kind: Kind| {
+                let spans = self.spans.iter().filter(|s| (s.action.stage, s.action.kind) == (stage, kind));
+                median(spans.map(|s| s.end - s.start).collect())
+            };
+            let (forward, whole) = (of(Kind::Forward), of(Kind::Backward));
+            let (input, weight) = match whole > 0.0 {
+                true => (whole / 2.0, whole / 2.0),
+                false => (of(Kind::BackwardInput), of(Kind::BackwardWeight)),
+            };
+            StageCost {
+                reduce: of(Kind::Reduce),
+                update: of(Kind::Update),
+                resident: self.held[stage].0,
+                stash: self.held[stage].1,
+                kept: self.held[stage].1,
+                ..StageCost::new(forward, input, weight)
+            }
+        };
+        let mut costs = Costs::new((0..self.schedule.stages()).map(cost).collect());
+        let mut hops: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+        for Handover { passage, bytes } in &self.handovers {
+            let Message { from, to, .. } = passage.message;
+            let most = costs.bytes.entry(passage.message.edge()).or_default();
+            *most = (*most).max(*bytes);
+            let ends = (self.schedule.devices()[from], self.schedule.devices()[to]);
+            hops.entry(ends).or_default().push((passage.arrived - passage.sent).max(0.0));
+        }
+        for ((from, to), times) in hops {
+            // Reading and writing are part of the actions, so what is left does not grow with the bytes.
+            costs.links = costs.links.with(from, to, Link::new(median(times), f64::INFINITY));
+        }
+        costs
+    }
+
+    /// The run over time, to draw beside the predicted one.
+    pub fn timeline(&self) -> Timeline {
+        let passages: Vec<Passage> = self.handovers.iter().map(|h| h.passage).collect();
+        let mut timeline = Timeline::measured(&self.schedule, &self.spans, &passages);
+        timeline.title = format!(
+            "{}, measured: {:.3} ms, bubble {:.1} %",
+            self.schedule.name(),
+            1e3 * self.seconds(),
+            100.0 * self.bubble()
+        );
+        timeline.devices = self.devices.iter().enumerate().map(|(d, name)| format!("D{d} {name}")).collect();
+        timeline
+    }
+}
+
+/// The handovers: one line for each way.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut ways: BTreeMap<(Payload, usize, usize), Vec<&Handover>> = BTreeMap::new();
+        for handover in &self.handovers {
+            let Message { payload, from, to, .. } = handover.passage.message;
+            ways.entry((payload, from, to)).or_default().push(handover);
+        }
+        writeln!(f, "stages  what        count       bytes  in the way, ms  until taken, ms")?;
+        for ((payload, from, to), all) in &ways {
+            let mean = |time: fn(&Passage) -> f64| {
+                1e3 * all.iter().map(|h| time(&h.passage)).sum::<f64>() / all.len() as f64
+            };
+            let what = if *payload == Payload::Activation { "activation" } else { "gradient" };
+            let bytes: u64 = all.iter().map(|h| h.bytes).sum();
+            let (way, taken) = (mean(|p| p.arrived - p.sent), mean(|p| p.taken - p.sent));
+            let ends = format!("{from}>{to}");
+            writeln!(f, "{ends:<7} {what:<10} {:>6} {bytes:>11}  {way:>14.3}  {taken:>15.3}", all.len())?;
+        }
+        let (count, bytes) = (self.handovers.len(), self.bytes());
+        writeln!(f, "{count} handovers, {bytes} bytes; {} within a device", self.local)
+    }
+}
+
+/// The middle of some times; 0 without any.
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(0.0)
+}

@@ -1,0 +1,473 @@
+//! Stages: the parts of a model, each on a context of its own, with the contracts between them.
+
+use std::fmt;
+use std::path::Path;
+
+use wgrad_autograd::{Context, Param, Tensor};
+use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Result, Shape, bail};
+use wgrad_nn::{Mode, ParamSet, load_tensors, save_tensors};
+
+use super::batch::with_rows;
+use super::error::{guarded, placed};
+use super::tie::Tie;
+use super::{Block, Model};
+use crate::Partition;
+use crate::schedule::Edge;
+
+/// Rows of the batch with which a stage is tried when it is built. Two, since one broadcasts.
+const PROBE: usize = 2;
+
+/// What crosses an edge: the shape of a row, the dtype, and whether a gradient comes back.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Contract {
+    /// Sizes of the axes after the first, which is the rows.
+    pub shape: Shape,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Whether a gradient comes back.
+    pub gradient: bool,
+}
+
+impl Contract {
+    /// Rows of this shape and dtype, with a gradient where the dtype is of floats.
+    pub fn new(shape: impl Into<Shape>, dtype: DType) -> Self {
+        Self { shape: shape.into(), dtype, gradient: dtype.is_float() }
+    }
+
+    /// Rows without a gradient: labels, masks, and whatever is not learnt through.
+    pub fn data(shape: impl Into<Shape>, dtype: DType) -> Self {
+        Self { gradient: false, ..Self::new(shape, dtype) }
+    }
+}
+
+impl fmt::Display for Contract {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gradient = if self.gradient { "with" } else { "without" };
+        write!(f, "rows of {} {} {gradient} gradient", self.dtype, self.shape)
+    }
+}
+
+/// Where an input of a stage comes from.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The output of an earlier stage, not only of the one before.
+    Stage(usize),
+    /// An input of the batch, by its number.
+    Batch(usize),
+}
+
+type Build<'a> = dyn FnOnce(&Context) -> Result<Box<dyn Block>> + 'a;
+type SetWeights<'a> = dyn FnOnce(&ParamSet) -> Result<()> + 'a;
+
+/// The description of a stage: where it is, what it takes, how it is built, and how its weights are set
+/// after they are allocated.
+pub struct StageSpec<'a> {
+    name: String,
+    context: Context,
+    takes: Vec<(Source, Contract)>,
+    gives: Option<Contract>,
+    build: Box<Build<'a>>,
+    set_weights: Option<Box<SetWeights<'a>>>,
+}
+
+impl<'a> StageSpec<'a> {
+    /// A stage on `context` that is built by `build`. Several stages may be on one device, each with a context
+    /// of its own.
+    pub fn new<B: Block + 'static>(
+        name: impl Into<String>,
+        context: &Context,
+        build: impl FnOnce(&Context) -> Result<B> + 'a,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            context: context.clone(),
+            takes: Vec::new(),
+            gives: None,
+            build: Box::new(|ctx| Ok(Box::new(build(ctx)?))),
+            set_weights: None,
+        }
+    }
+
+    /// The same with one more input. Without any, a stage takes what the stage before it gives; the first
+    /// stage has to name what it takes of the batch.
+    #[must_use]
+    pub fn takes(mut self, source: Source, contract: Contract) -> Self {
+        self.takes.push((source, contract));
+        self
+    }
+
+    /// The same, which gives this, or building it fails. Without gradient the stages before learn nothing
+    /// through it.
+    #[must_use]
+    pub fn gives(mut self, contract: Contract) -> Self {
+        self.gives = Some(contract);
+        self
+    }
+
+    /// The same, whose weights are set by `f` once all stages are allocated.
+    #[must_use]
+    pub fn set_weights(mut self, f: impl FnOnce(&ParamSet) -> Result<()> + 'a) -> Self {
+        self.set_weights = Some(Box::new(f));
+        self
+    }
+}
+
+/// A stage that is built.
+pub(super) struct Stage {
+    pub(super) name: String,
+    pub(super) context: Context,
+    pub(super) takes: Vec<(Source, Contract)>,
+    pub(super) gives: Contract,
+    pub(super) block: Box<dyn Block>,
+    pub(super) params: ParamSet,
+}
+
+impl Stage {
+    /// The stage in messages.
+    pub(super) fn label(&self, index: usize) -> String {
+        format!("stage {index} (`{}` on {})", self.name, self.context.caps().name)
+    }
+}
+
+/// A model that is cut into stages, built once: each on a context of its own, its weights there to stay.
+///
+/// ```
+/// use wgrad::pipeline::{Contract, Model, Stages, partition};
+/// use wgrad::prelude::*;
+/// # fn main() -> wgrad::Result<()> {
+/// let rng = Rng::seed(1);
+/// let model = Model::new()
+///     .layer("fc1", move |ctx| Linear::new(ctx, "fc1", 3, 5, rng))
+///     .layer("relu", |_| Ok(Activation::Relu))
+///     .layer("fc2", move |ctx| Linear::new(ctx, "fc2", 5, 2, rng));
+/// let contexts = [Context::new(&Device::cpu())?, Context::new(&Device::oracle())?];
+/// let cut = partition::at_names(&model.names(), &["fc2"])?;
+/// let stages = Stages::cut(&model, &cut, &contexts, Contract::new([3], DType::F32))?;
+/// let x = HostTensor::new([4, 3], &[0.5f32; 12])?;
+/// let (y, report) = stages.forward(&x, 2)?;
+/// assert_eq!(y.shape().dims(), [4, 2]);
+/// assert_eq!(report.handovers.len(), 2);      // two micro-batches over one boundary
+/// # Ok(()) }
+/// ```
+pub struct Stages {
+    pub(super) stages: Vec<Stage>,
+    edges: Vec<Edge>,
+    pub(super) ties: Vec<Tie>,
+    pub(super) mode: Mode,
+}
+
+impl Stages {
+    /// Builds the stages in order, checks that each takes what the ones before give, and then sets their
+    /// weights.
+    ///
+    /// # Errors
+    /// `Shape` or `DType` naming both stages where they do not fit; what building meets, with the stage; `Argument`
+    /// for a source that is no earlier stage, an output that nobody takes, or a parameter of another context.
+    pub fn build(specs: Vec<StageSpec<'_>>) -> Result<Self> {
+        let op = "Stages::build";
+        if specs.is_empty() {
+            bail!(Argument, op, "there are no stages");
+        }
+        let mut stages: Vec<Stage> = Vec::new();
+        let mut setters = Vec::new();
+        for spec in specs {
+            let index = stages.len();
+            let StageSpec { name, context, mut takes, gives, build, set_weights } = spec;
+            if takes.is_empty() {
+                let Some(before) = stages.last() else {
+                    bail!(Argument, op, "stage 0 (`{name}`) does not say what it takes of the batch");
+                };
+                takes.push((Source::Stage(index - 1), before.gives));
+            }
+            let place = format!("stage {index} (`{name}` on {})", context.caps().name);
+            let block = guarded(|| build(&context)).map_err(|e| placed(&place, e))?;
+            let params = block.params();
+            if let Some(param) = params.iter().find(|p| *p.context() != context) {
+                bail!(Device, op, "{place}: parameter `{}` is on another context", param.name());
+            }
+            let unknown = Contract::data([], DType::F32);
+            let mut stage = Stage { name, context, takes, gives: unknown, block, params };
+            check_inputs(&stages, &stage, index)?;
+            stage.gives = probe(&stages, &stage, index, gives)?;
+            stages.push(stage);
+            setters.push(set_weights);
+        }
+        let edges = edges_of(&stages);
+        for (s, stage) in stages.iter().enumerate().take(stages.len() - 1) {
+            if !edges.iter().any(|e| e.from == s) {
+                bail!(Argument, op, "nobody takes what {} gives", stage.label(s));
+            }
+        }
+        for (s, set) in setters.into_iter().enumerate() {
+            let Some(set) = set else { continue };
+            guarded(|| set(&stages[s].params))
+                .map_err(|e| placed(&format!("weights of {}", stages[s].label(s)), e))?;
+        }
+        Ok(Self { stages, edges, ties: Vec::new(), mode: Mode::Train })
+    }
+
+    /// Builds the stages of a sequential model that is cut by `partition`: at indices, by name, by a layout
+    /// string, or as [`Problem::solve`](crate::Problem::solve) found best. One context a stage; `input` is what the
+    /// batch gives to the first.
+    ///
+    /// # Errors
+    /// As [`Stages::build`]; `Argument` for another number of contexts than stages, or of layers.
+    pub fn cut(model: &Model, partition: &Partition, contexts: &[Context], input: Contract) -> Result<Self> {
+        let names = model.names();
+        let ranges = partition.stages();
+        let layers = ranges.last().map_or(0, |r| r.end);
+        if ranges.len() != contexts.len() || layers != names.len() {
+            bail!(
+                Argument,
+                "Stages::cut",
+                "{} stages of {layers} layers, for {} contexts and {} layers",
+                ranges.len(),
+                contexts.len(),
+                names.len()
+            );
+        }
+        let spec = |(range, context): (&std::ops::Range<usize>, &Context)| {
+            let name = match &names[range.clone()] {
+                [only] => (*only).to_owned(),
+                [first, .., last] => format!("{first}..{last}"),
+                [] => unreachable!("a partition leaves no stage empty"),
+            };
+            let range = range.clone();
+            let spec = StageSpec::new(name, context, move |ctx| model.build(ctx, range));
+            let first = context == &contexts[0];
+            (spec, first)
+        };
+        let specs = ranges
+            .iter()
+            .zip(contexts)
+            .map(spec)
+            .enumerate()
+            .map(|(s, (spec, _))| if s == 0 { spec.takes(Source::Batch(0), input) } else { spec });
+        Self::build(specs.collect())
+    }
+
+    /// The number of stages.
+    pub fn len(&self) -> usize {
+        self.stages.len()
+    }
+
+    /// Whether there is no stage; there always is.
+    pub fn is_empty(&self) -> bool {
+        self.stages.is_empty()
+    }
+
+    /// The edges between stages, for [`Schedule::with_edges`](crate::Schedule::with_edges).
+    pub fn edges(&self) -> &[Edge] {
+        &self.edges
+    }
+
+    /// The name of a stage.
+    pub fn name(&self, stage: usize) -> &str {
+        &self.stages[stage].name
+    }
+
+    /// The context of a stage.
+    pub fn context(&self, stage: usize) -> &Context {
+        &self.stages[stage].context
+    }
+
+    /// The parameters of a stage.
+    pub fn params(&self, stage: usize) -> &ParamSet {
+        &self.stages[stage].params
+    }
+
+    /// Sets whether the stages learn or are used.
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.mode = mode;
+        self.stages.iter_mut().for_each(|s| s.block.set_mode(mode));
+    }
+
+    /// Sets the seed of random numbers, the same for all stages, so that they do not depend on the cut.
+    pub fn set_seed(&self, seed: u64) {
+        self.stages.iter().for_each(|s| s.context.set_seed(seed));
+    }
+
+    /// The values of all parameters by name, stage by stage: a state that does not depend on the cut. Of tied
+    /// parameters only the first is there.
+    ///
+    /// # Errors
+    /// What the devices meet.
+    pub fn weights(&self) -> Result<Vec<(String, HostTensor)>> {
+        let copy = |s: usize, i: usize| self.ties.iter().any(|t| t.members[1..].contains(&(s, i)));
+        let all = self
+            .stages
+            .iter()
+            .enumerate()
+            .flat_map(|(s, stage)| stage.params.iter().enumerate().map(move |(i, p)| (s, i, p)));
+        all.filter(|(s, i, _)| !copy(*s, *i)).map(|(.., p)| Ok((p.name().to_owned(), p.read()?))).collect()
+    }
+
+    /// Sets parameters by name, whatever the cut was when they were read; others stay as they are.
+    ///
+    /// # Errors
+    /// `Data` for a name that no parameter or several have; `Shape` or `DType` for a value that does not fit; what
+    /// the devices meet.
+    pub fn set_weights(&self, weights: &[(String, HostTensor)]) -> Result<()> {
+        let mut sets: Vec<Vec<(&Param, &HostTensor)>> = vec![Vec::new(); self.stages.len()];
+        for (name, value) in weights {
+            let found: Vec<(usize, usize)> = self.named(name);
+            let all: Vec<(usize, usize)> = match found[..] {
+                [one] => {
+                    self.ties.iter().find(|t| t.members[0] == one).map_or(vec![one], |t| t.members.clone())
+                }
+                _ => bail!(Data, "Stages::set_weights", "{} parameters are called `{name}`", found.len()),
+            };
+            for (s, i) in all {
+                let param = self.param(s, i);
+                if param.shape() != value.shape() {
+                    let (has, gets) = (param.shape(), value.shape());
+                    bail!(Shape, "Stages::set_weights", "`{name}` is {has}; the value is {gets}");
+                }
+                sets[s].push((param, value));
+            }
+        }
+        for (stage, set) in self.stages.iter().zip(sets).filter(|(_, set)| !set.is_empty()) {
+            stage.context.pass(|p| {
+                set.iter().try_for_each(|(param, value)| param.try_set(p.input((*value).clone())?))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Writes all parameters to a safetensors file by name, whole or not at all.
+    ///
+    /// # Errors
+    /// As [`save_tensors`]; what the devices meet.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        save_tensors(path.as_ref(), &self.weights()?)
+    }
+
+    /// Sets parameters from a safetensors file by name, whatever the cut was when it was written.
+    ///
+    /// # Errors
+    /// As [`load_tensors`] and [`Stages::set_weights`].
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.set_weights(&load_tensors(path.as_ref())?)
+    }
+
+    pub(super) fn param(&self, stage: usize, index: usize) -> &Param {
+        self.stages[stage].params.iter().nth(index).expect("the index comes from this list")
+    }
+
+    /// The stage and index of every parameter with this name.
+    pub(super) fn named(&self, name: &str) -> Vec<(usize, usize)> {
+        let of = |(s, stage): (usize, &Stage)| {
+            let at = stage.params.iter().enumerate().filter(|(_, p)| p.name() == name);
+            at.map(|(i, _)| (s, i)).collect::<Vec<_>>()
+        };
+        self.stages.iter().enumerate().flat_map(of).collect()
+    }
+}
+
+impl fmt::Debug for Stages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.stages.iter().enumerate().map(|(s, stage)| stage.label(s))).finish()
+    }
+}
+
+/// One line a stage: what it takes and gives, where it is, how many weights it has.
+impl fmt::Display for Stages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (s, stage) in self.stages.iter().enumerate() {
+            let takes = |(source, contract): &(Source, Contract)| format!("{contract} ({source:?})");
+            let takes: Vec<String> = stage.takes.iter().map(takes).collect();
+            let (label, weights) = (stage.label(s), stage.params.elems());
+            writeln!(f, "{label}: {weights} weights; takes {}; gives {}", takes.join(", "), stage.gives)?;
+        }
+        Ok(())
+    }
+}
+
+fn edges_of(stages: &[Stage]) -> Vec<Edge> {
+    let mut edges: Vec<Edge> = Vec::new();
+    for (to, stage) in stages.iter().enumerate() {
+        for (source, contract) in &stage.takes {
+            let Source::Stage(from) = *source else { continue };
+            let gradient = contract.gradient && stages[from].gives.gradient;
+            edges.push(Edge { from, to, gradient });
+        }
+    }
+    edges.sort();
+    edges
+}
+
+/// Checks what a stage takes against what the earlier ones give.
+fn check_inputs(before: &[Stage], stage: &Stage, index: usize) -> Result<()> {
+    let op = "Stages::build";
+    for (i, (source, takes)) in stage.takes.iter().enumerate() {
+        let Source::Stage(from) = *source else { continue };
+        let Some(giver) = before.get(from) else {
+            bail!(
+                Argument,
+                op,
+                "{} takes the output of stage {from}, which is no earlier one",
+                stage.label(index)
+            );
+        };
+        if stage.takes[..i].iter().any(|(s, _)| s == source) {
+            bail!(Argument, op, "{} takes the output of stage {from} twice", stage.label(index));
+        }
+        let gives = giver.gives;
+        let fits = gives.shape == takes.shape && gives.dtype == takes.dtype;
+        if !fits || takes.gradient && !gives.gradient && trains(giver) {
+            let kind = match (gives.shape == takes.shape, gives.dtype == takes.dtype) {
+                (false, _) => ErrorKind::Shape,
+                (_, false) => ErrorKind::DType,
+                _ => ErrorKind::Gradient,
+            };
+            let (to, from) = (stage.label(index), giver.label(from));
+            return Err(Error::new(kind, op, format!("{to} takes {takes}; {from} gives {gives}")));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a gradient that comes back to the stage has somewhere to go.
+fn trains(stage: &Stage) -> bool {
+    !stage.params.is_empty() || stage.takes.iter().any(|(s, c)| matches!(s, Source::Stage(_)) && c.gradient)
+}
+
+/// Records the stage for a few rows, without computing anything: what it gives.
+fn probe(before: &[Stage], stage: &Stage, index: usize, promised: Option<Contract>) -> Result<Contract> {
+    let op = "Stages::build";
+    let pass = stage.context.begin()?;
+    let zeros = |(_, takes): &(Source, Contract)| {
+        let shape = with_rows(PROBE, takes.shape);
+        let zeros = HostTensor::new(shape, &vec![0f32; shape.elems()])?.cast(takes.dtype);
+        pass.input(zeros)
+    };
+    let inputs: Vec<Tensor> = stage.takes.iter().map(zeros).collect::<Result<_>>()?;
+    let recorded = guarded(|| stage.block.forward(&inputs).and_then(|y| y.try_out()));
+    let out = recorded.map_err(|error| {
+        let from = |(source, contract): &(Source, Contract)| match source {
+            Source::Stage(s) => format!("{contract} of {}", before[*s].label(*s)),
+            Source::Batch(i) => format!("{contract} of input {i} of the batch"),
+        };
+        let from: Vec<String> = stage.takes.iter().map(from).collect();
+        placed(&format!("{}, which takes {}", stage.label(index), from.join(" and ")), error)
+    })?;
+    if out.shape.dims().first() != Some(&PROBE) {
+        bail!(
+            Shape,
+            op,
+            "{} gives {} for {PROBE} rows; its first axis has to be the rows",
+            stage.label(index),
+            out.shape
+        );
+    }
+    let shape = Shape::new(&out.shape.dims()[1..]);
+    let gives =
+        Contract { gradient: out.dtype.is_float() && trains(stage), ..Contract::new(shape, out.dtype) };
+    let Some(promised) = promised else { return Ok(gives) };
+    if (promised.shape, promised.dtype) != (shape, out.dtype) || promised.gradient && !out.dtype.is_float() {
+        let kind = if promised.shape == shape { ErrorKind::DType } else { ErrorKind::Shape };
+        let detail = format!("{} should give {promised}; it gives {gives}", stage.label(index));
+        return Err(Error::new(kind, op, detail));
+    }
+    Ok(Contract { gradient: promised.gradient && gives.gradient, ..promised })
+}

@@ -1,0 +1,110 @@
+//! The end of a step: gradients of all stages together, then new weights on all stages or on none.
+
+use std::sync::PoisonError;
+use std::time::Instant;
+
+use wgrad_autograd::{Grads, Pass, Tensor};
+use wgrad_graph::{HostTensor, Result, bail};
+
+use super::error::{guarded, placed};
+use super::worker::Worker;
+use crate::schedule::Action;
+
+impl Worker<'_> {
+    /// Shows the gradients of tied parameters to the other stages that have them.
+    pub(super) fn reduce(&mut self, s: usize) -> Result<()> {
+        let job = self.job;
+        let sums = &self.sums[&s];
+        for member in job.stages.ties.iter().flat_map(|t| &t.members).filter(|m| m.0 == s) {
+            let found = sums.found[member.1];
+            let gradient = if found { Some(sums.kept[member.1].read()?) } else { None };
+            job.exchange.post(*member, gradient, &job.control);
+        }
+        Ok(())
+    }
+
+    /// The updates of all stages of the thread: gradients, norms, new weights beside the old; once all
+    /// threads have them, the new ones take their places. When all threads were there.
+    pub(super) fn update(&mut self, updates: &[Action]) -> Result<Instant> {
+        let Some(teaching) = self.job.teaching else { return Ok(Instant::now()) };
+        let control = &self.job.control;
+        let mut open: Vec<(Action, Pass, Grads)> = Vec::new();
+        for &action in updates {
+            let begun = guarded(|| self.gradients(action.stage));
+            let (pass, grads) = begun.map_err(|e| placed(&self.place(action), e))?;
+            open.push((action, pass, grads));
+        }
+        control.meet()?;
+        let there = Instant::now();
+        let norm = self.job.squares.lock().unwrap_or_else(PoisonError::into_inner).iter().sum::<f64>().sqrt();
+        if teaching.options.measures() {
+            self.log.norm = Some(norm);
+            if !norm.is_finite() && teaching.options.skip_non_finite {
+                return Ok(there);
+            }
+        }
+        let factor = teaching.options.clip.map(|limit| (limit / norm).min(1.0)).filter(|f| *f != 1.0);
+        for (action, pass, grads) in &open {
+            let made = guarded(|| {
+                let mut optimizer =
+                    teaching.optimizers[action.stage].lock().unwrap_or_else(PoisonError::into_inner);
+                let Some(optimizer) = optimizer.as_mut() else { return Ok(()) };
+                pass.within(|| {
+                    let grads = match factor {
+                        Some(factor) => grads.scale(pass.input(HostTensor::new([], &[factor as f32])?)?)?,
+                        None => grads.clone(),
+                    };
+                    optimizer.step(&grads).map(|_| ())
+                })?;
+                if teaching.options.together { pass.prepare() } else { Ok(()) }
+            });
+            made.map_err(|e| placed(&self.place(*action), e))?;
+        }
+        control.meet()?;
+        for (action, pass, _) in open {
+            pass.end()
+                .map_err(|e| placed(&format!("{} (other stages may be updated)", self.place(action)), e))?;
+        }
+        self.log.applied = true;
+        Ok(there)
+    }
+
+    /// The pass of a stage's update with its gradients, tied ones summed; their norm goes to the others.
+    fn gradients(&mut self, s: usize) -> Result<(Pass, Grads)> {
+        let job = self.job;
+        let Some(teaching) = job.teaching else { bail!(Argument, "pipeline", "nothing is taught") };
+        let stage = self.stage(s);
+        // Failures of what is under way are known before anybody takes new weights.
+        stage.context.sync()?;
+        let pass = stage.context.begin()?;
+        let sums = &self.sums[&s];
+        let mut grads: Vec<(usize, Tensor)> = Vec::new();
+        for (i, kept) in sums.kept.iter().enumerate() {
+            let gradient = match job.stages.tie_of(s, i) {
+                None => sums.found[i].then(|| kept.t()),
+                Some((tie, _)) => {
+                    let mut sum: Option<Tensor> = None;
+                    for g in job.exchange.gather(&job.stages.ties[tie], &job.control)? {
+                        let g = pass.input(g)?;
+                        sum = Some(match sum {
+                            Some(sum) => pass.within(|| sum.try_add(g))?,
+                            None => g,
+                        });
+                    }
+                    sum
+                }
+            };
+            grads.extend(gradient.map(|g| (i, g)));
+        }
+        let named = |(i, g): &(usize, Tensor)| (sums.params[*i].id(), *g);
+        if teaching.options.measures() {
+            // A tied gradient counts once.
+            let counts = |(i, _): &&(usize, Tensor)| job.stages.tie_of(s, *i).is_none_or(|(_, first)| first);
+            let own: Grads = grads.iter().filter(counts).map(named).collect();
+            let norm = if own.is_empty() { 0.0 } else { pass.within(|| own.global_norm())?.item::<f64>()? };
+            job.squares.lock().unwrap_or_else(PoisonError::into_inner)[s] = norm * norm;
+        }
+        let grads = grads.iter().map(named).collect();
+        Ok((pass, grads))
+    }
+}

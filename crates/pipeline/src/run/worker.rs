@@ -1,0 +1,448 @@
+//! One thread: a device's list, action by action.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use wgrad_autograd::{Deferred, Pass, Tensor, vjp_found};
+use wgrad_graph::{HostTensor, Out, Result, bail};
+
+use super::batch::Part;
+use super::control::Control;
+use super::error::{guarded, placed};
+use super::stages::{Source, Stage, Stages};
+use super::stash::{Open, Sums};
+use super::tie::Exchange;
+use super::train::{Teaching, Ways};
+use super::transport::{Loopback, Parcel, Transport};
+use crate::schedule::{Action, Kind, Message, Passage, Payload, Schedule, Span};
+
+/// What all threads of a step see.
+pub(super) struct Job<'a> {
+    pub(super) stages: &'a Stages,
+    /// The schedule with all sends and receives.
+    pub(super) schedule: &'a Schedule,
+    pub(super) step: u64,
+    pub(super) parts: Vec<Part>,
+    /// Elements of the loss of each micro-batch, and their sum.
+    pub(super) counts: (Vec<f64>, f64),
+    pub(super) teaching: Option<&'a Teaching>,
+    pub(super) control: Control,
+    pub(super) ways: Ways,
+    pub(super) exchange: Exchange,
+    /// The square of the norm of each stage's gradient.
+    pub(super) squares: Mutex<Vec<f64>>,
+    /// Wait for the device after each action, so that the times are those of the device.
+    pub(super) timed: bool,
+}
+
+/// What a thread did.
+#[derive(Default)]
+pub(super) struct Log {
+    pub(super) spans: Vec<Span>,
+    pub(super) handovers: Vec<(Passage, u64)>,
+    /// The last stage's outputs, in a pass that does not learn.
+    pub(super) outputs: Vec<(usize, HostTensor)>,
+    pub(super) losses: Vec<(usize, Deferred<f64>)>,
+    /// The most passes that were open at once.
+    pub(super) stash: usize,
+    /// Handovers between stages of this thread.
+    pub(super) local: usize,
+    /// For each stage the bytes of its context before the first F, and the most that one F left there.
+    pub(super) bytes: HashMap<usize, (u64, u64)>,
+    /// The norm of all gradients before they are clipped, and whether the step was applied.
+    pub(super) norm: Option<f64>,
+    pub(super) applied: bool,
+}
+
+/// A thread that walks the list of `device`.
+pub(super) struct Worker<'a> {
+    pub(super) job: &'a Job<'a>,
+    pub(super) device: usize,
+    open: HashMap<(usize, usize), Open>,
+    /// What has arrived and was not used, and what was made and was not sent.
+    inbox: HashMap<Message, HostTensor>,
+    outbox: HashMap<Message, HostTensor>,
+    own: Loopback,
+    zeros: Vec<HostTensor>,
+    /// The sums of this thread's stages.
+    pub(super) sums: HashMap<usize, MutexGuard<'a, Sums>>,
+    pub(super) log: Log,
+}
+
+impl<'a> Worker<'a> {
+    pub(super) fn new(job: &'a Job<'a>, device: usize) -> Self {
+        let mut sums = HashMap::new();
+        if let Some(teaching) = job.teaching {
+            for stage in job.schedule.stages_of(device) {
+                let mut own = teaching.sums[stage].lock().unwrap_or_else(PoisonError::into_inner);
+                own.begin();
+                sums.insert(stage, own);
+            }
+        }
+        let (open, inbox, outbox, own, zeros, log) = Default::default();
+        Self { job, device, open, inbox, outbox, own, zeros, sums, log }
+    }
+
+    /// Walks the list to its end.
+    pub(super) fn run(mut self) -> Result<Log> {
+        let list = &self.job.schedule.lists()[self.device];
+        for (place, &action) in list.iter().enumerate() {
+            self.job.control.alive()?;
+            if action.kind == Kind::Update {
+                let rest = &list[place..];
+                if rest.iter().any(|a| a.kind != Kind::Update) {
+                    bail!(Argument, "pipeline", "device {}: updates stand at the end of a list", self.device);
+                }
+                // From when all threads are there: waiting for them is no work.
+                let begun = self.update(rest)?;
+                // Updates of one thread are done together; each stands for its share of the time.
+                let (start, end) = (self.now(begun), self.now(Instant::now()));
+                let share = (end - start) / rest.len() as f64;
+                for (i, &action) in rest.iter().enumerate() {
+                    let start = start + share * i as f64;
+                    self.log.spans.push(Span { device: self.device, action, start, end: start + share });
+                }
+                return Ok(self.log);
+            }
+            let begun = Instant::now();
+            let done = guarded(|| self.act(action));
+            done.map_err(|e| placed(&self.place(action), e))?;
+            let (start, end) = (self.now(begun), self.now(Instant::now()));
+            self.log.spans.push(Span { device: self.device, action, start, end });
+            self.job.control.advance();
+        }
+        Ok(self.log)
+    }
+
+    fn now(&self, at: Instant) -> f64 {
+        self.job.control.seconds(at)
+    }
+
+    /// Where an error was met.
+    pub(super) fn place(&self, action: Action) -> String {
+        let Action { stage, micro_batch, .. } = action;
+        let (stage, label) = (self.job.stages.stages[stage].label(stage), self.job.schedule.label(action));
+        format!("{stage}, micro-batch {micro_batch}, action {label}")
+    }
+
+    fn act(&mut self, action: Action) -> Result<()> {
+        let Action { kind, stage, micro_batch: m } = action;
+        match kind {
+            Kind::Forward => self.forward(stage, m)?,
+            Kind::Backward => {
+                self.backward(stage, m)?;
+                self.weights(stage, m)?;
+            }
+            Kind::BackwardInput => self.backward(stage, m)?,
+            Kind::BackwardWeight => self.weights(stage, m)?,
+            Kind::SendActivation { .. } | Kind::SendGradient { .. } => {
+                return self.send(action.sends().expect("it sends"));
+            }
+            Kind::RecvActivation { .. } | Kind::RecvGradient { .. } => {
+                return self.receive(action.receives().expect("it receives"));
+            }
+            Kind::Reduce => self.reduce(stage)?,
+            Kind::Update => unreachable!("handled by the caller"),
+        }
+        if self.job.timed { self.stage(stage).context.sync() } else { Ok(()) }
+    }
+
+    pub(super) fn stage(&self, stage: usize) -> &'a Stage {
+        &self.job.stages.stages[stage]
+    }
+
+    fn forward(&mut self, s: usize, m: usize) -> Result<()> {
+        let (job, stage) = (self.job, self.stage(s));
+        let part = &job.parts[m];
+        let before = stage.context.stats().live_bytes as u64;
+        let pass = stage.context.begin()?;
+        pass.place(job.step, part.start)?;
+        let mut inputs = Vec::new();
+        for (source, _) in &stage.takes {
+            let data = match *source {
+                Source::Batch(i) => part.inputs[i].clone(),
+                Source::Stage(from) => self.taken(Payload::Activation, from, s, m)?,
+            };
+            inputs.push(pass.input(data)?);
+        }
+        let output = pass.within(|| stage.block.forward(&inputs))?;
+        let consumers: Vec<usize> = self.consumers(s, false);
+        let Some(teaching) = job.teaching else {
+            // What is read here is computed here.
+            let data = output.read()?;
+            if consumers.is_empty() {
+                self.log.outputs.push((m, data.clone()));
+            }
+            return self.hand_on(s, m, &consumers, &data);
+        };
+        let mut loss = None;
+        if s + 1 == job.stages.len() {
+            let Some(targets) = &part.targets else {
+                bail!(Argument, "pipeline", "the batch has no targets")
+            };
+            let (own, all) = (job.counts.0[m], job.counts.1);
+            loss = Some(pass.within(|| teaching.loss.share(&pass, output, targets, own, all))?);
+        }
+        let open = self.record_backward(s, pass, &inputs, output, loss)?;
+        // What B will need and cannot cheaply compute again is kept by the same submission.
+        let now: Vec<Tensor> = loss.into_iter().chain((!consumers.is_empty()).then_some(output)).collect();
+        let back = open.back.iter().filter_map(|(.., dx)| *dx);
+        let later: Vec<Tensor> = back.chain(open.weights.iter().flatten().copied()).collect();
+        open.pass.compute_for(&now, &later)?;
+        if !consumers.is_empty() {
+            let data = output.read()?;
+            self.hand_on(s, m, &consumers, &data)?;
+        }
+        self.open.insert((s, m), open);
+        self.log.stash = self.log.stash.max(self.open.len());
+        let left = (stage.context.stats().live_bytes as u64).saturating_sub(before);
+        let (_, most) = self.log.bytes.entry(s).or_insert((before, 0));
+        *most = left.max(*most);
+        Ok(())
+    }
+
+    fn hand_on(&mut self, s: usize, m: usize, consumers: &[usize], data: &HostTensor) -> Result<()> {
+        for &to in consumers {
+            let message = Message { payload: Payload::Activation, from: s, to, micro_batch: m };
+            self.give(message, data.clone())?;
+        }
+        Ok(())
+    }
+
+    /// Records the gradients of inputs and parameters, with inputs in the place of gradients that will come.
+    fn record_backward(
+        &mut self,
+        s: usize,
+        pass: Pass,
+        inputs: &[Tensor],
+        output: Tensor,
+        loss: Option<Tensor>,
+    ) -> Result<Open> {
+        let (mut outputs, mut cotangents, mut coming) = (Vec::new(), Vec::new(), Vec::new());
+        if let Some(loss) = loss {
+            outputs.push(loss);
+            cotangents.push(one(&pass, loss)?);
+        }
+        // As an undivided backward pass meets them: the last consumer first.
+        let mut sum: Option<Tensor> = None;
+        for from in self.consumers(s, true).into_iter().rev() {
+            let g = pass.input(self.zeros(output.try_out()?)?)?;
+            coming.push((from, g));
+            sum = Some(match sum {
+                Some(sum) => sum.try_add(g)?,
+                None => g,
+            });
+        }
+        if let Some(sum) = sum {
+            outputs.push(output);
+            cotangents.push(sum);
+        }
+        let givers: Vec<(usize, usize)> = self.givers(s);
+        let params = &self.sums[&s].params;
+        let found = pass.within(|| -> Result<Vec<Option<Tensor>>> {
+            let wanted = givers.iter().map(|(i, _)| inputs[*i]).chain(params.iter().map(|p| p.t()));
+            let wanted: Vec<Tensor> = wanted.collect();
+            if outputs.is_empty() || wanted.is_empty() {
+                return Ok(vec![None; wanted.len()]);
+            }
+            vjp_found(&outputs, &cotangents, &wanted)
+        })?;
+        let (dx, weights) = found.split_at(givers.len());
+        let back = givers.iter().zip(dx).map(|((i, to), dx)| Ok((*to, inputs[*i].try_out()?, *dx)));
+        let back = back.collect::<Result<_>>()?;
+        Ok(Open { pass, loss, coming, back, weights: weights.to_vec() })
+    }
+
+    /// Zeros on the host, shared by all who ask for the same.
+    fn zeros(&mut self, out: Out) -> Result<HostTensor> {
+        if let Some(zeros) = self.zeros.iter().find(|z| (z.shape(), z.dtype()) == (out.shape, out.dtype)) {
+            return Ok(zeros.clone());
+        }
+        let zeros = HostTensor::new(out.shape, &vec![0f32; out.shape.elems()])?.cast(out.dtype);
+        self.zeros.push(zeros.clone());
+        Ok(zeros)
+    }
+
+    /// Puts the gradients that have come in their places; computes those of the inputs and hands them on.
+    fn backward(&mut self, s: usize, m: usize) -> Result<()> {
+        let Some(open) = self.open.remove(&(s, m)) else { bail!(Argument, "pipeline", "F has not run") };
+        for (from, place) in &open.coming {
+            let data = self.taken(Payload::Gradient, *from, s, m)?;
+            open.pass.replace(*place, data)?;
+        }
+        let now: Vec<Tensor> = open.back.iter().filter_map(|(.., dx)| *dx).collect();
+        if !now.is_empty() {
+            let later: Vec<Tensor> = open.weights.iter().flatten().copied().collect();
+            open.pass.compute_for(&now, &later)?;
+        }
+        for (to, out, dx) in &open.back {
+            let data = match dx {
+                Some(dx) => dx.read()?,
+                None => self.zeros(*out)?,
+            };
+            self.give(Message { payload: Payload::Gradient, from: s, to: *to, micro_batch: m }, data)?;
+        }
+        self.open.insert((s, m), open);
+        Ok(())
+    }
+
+    /// Adds the gradients of parameters to their sums, and ends the micro-batch's pass.
+    fn weights(&mut self, s: usize, m: usize) -> Result<()> {
+        let Some(open) = self.open.remove(&(s, m)) else { bail!(Argument, "pipeline", "I has not run") };
+        let sums = self.sums.get_mut(&s).expect("a thread has the sums of its stages");
+        open.pass.within(|| sums.add(&open.weights))?;
+        if let Some(loss) = open.loss {
+            self.log.losses.push((m, loss.deferred()));
+        }
+        open.pass.end()
+    }
+
+    /// The stages that take what `s` gives, ascending; those that send a gradient back if `gradient`.
+    fn consumers(&self, s: usize, gradient: bool) -> Vec<usize> {
+        let edges = self.job.stages.edges().iter();
+        edges.filter(|e| e.from == s && (e.gradient || !gradient)).map(|e| e.to).collect()
+    }
+
+    /// The inputs of `s` whose gradient goes back, each with its stage.
+    fn givers(&self, s: usize) -> Vec<(usize, usize)> {
+        let edges = self.job.stages.edges();
+        let back = |(i, (source, _)): (usize, &(Source, _))| match *source {
+            Source::Stage(from) => {
+                let goes = edges.iter().any(|e| (e.from, e.to) == (from, s) && e.gradient);
+                goes.then_some((i, from))
+            }
+            Source::Batch(_) => None,
+        };
+        self.stage(s).takes.iter().enumerate().filter_map(back).collect()
+    }
+
+    fn is_local(&self, message: Message) -> bool {
+        let devices = self.job.schedule.devices();
+        devices[message.from] == devices[message.to]
+    }
+
+    /// Keeps what was made until it is sent; hands it over at once within the thread.
+    fn give(&mut self, message: Message, tensor: HostTensor) -> Result<()> {
+        if !self.is_local(message) {
+            self.outbox.insert(message, tensor);
+            return Ok(());
+        }
+        let now = Instant::now();
+        self.log.local += 1;
+        let parcel = Parcel { message, step: self.job.step, tensor, sent: now, arrived: now };
+        self.own.send(parcel, now)
+    }
+
+    fn taken(&mut self, payload: Payload, from: usize, to: usize, micro_batch: usize) -> Result<HostTensor> {
+        let message = Message { payload, from, to, micro_batch };
+        if self.is_local(message) {
+            return Ok(self.own.recv(message, Instant::now())?.tensor);
+        }
+        match self.inbox.remove(&message) {
+            Some(tensor) => Ok(tensor),
+            None => bail!(Data, "pipeline", "{message:?} was not taken before it is used"),
+        }
+    }
+
+    fn way(&self, message: Message) -> &'a dyn Transport {
+        &*self.job.ways[&(message.from, message.to)]
+    }
+
+    fn send(&mut self, message: Message) -> Result<()> {
+        let Some(tensor) = self.outbox.remove(&message) else {
+            bail!(Data, "pipeline", "{message:?} was not made before it is sent");
+        };
+        let now = Instant::now();
+        let parcel = Parcel { message, step: self.job.step, tensor, sent: now, arrived: now };
+        self.job.control.patiently(|deadline| self.way(message).send(parcel.clone(), deadline))
+    }
+
+    fn receive(&mut self, message: Message) -> Result<()> {
+        let parcel = self.job.control.patiently(|deadline| self.way(message).recv(message, deadline))?;
+        if (parcel.message, parcel.step) != (message, self.job.step) {
+            let (got, step) = (parcel.message, parcel.step);
+            bail!(
+                Data,
+                "pipeline",
+                "{got:?} of step {step} came where {message:?} of step {} was due",
+                self.job.step
+            );
+        }
+        let (sent, arrived, taken) =
+            (self.now(parcel.sent), self.now(parcel.arrived), self.now(Instant::now()));
+        let bytes = parcel.tensor.bytes().len() as u64;
+        self.log.handovers.push((Passage { message, sent, arrived, taken }, bytes));
+        self.inbox.insert(message, parcel.tensor);
+        Ok(())
+    }
+}
+
+/// The cotangent of a loss.
+fn one(pass: &Pass, loss: Tensor) -> Result<Tensor> {
+    let out = loss.try_out()?;
+    if out.shape.elems() != 1 || !out.dtype.is_float() {
+        bail!(Shape, "loss", "{} {} is not one number", out.dtype, out.shape);
+    }
+    pass.try_ones(out.shape)?.try_cast(out.dtype)
+}
+
+/// Runs all lists, a thread each; what each thread did.
+pub(super) fn run(job: &Job<'_>) -> Result<Vec<Log>> {
+    let devices: Range<usize> = 0..job.schedule.lists().len();
+    let walk = |device: usize| {
+        let walked = guarded(|| Worker::new(job, device).run());
+        walked.map_err(|error| job.control.fail(error)).ok()
+    };
+    let logs: Vec<Option<Log>> = std::thread::scope(|scope| {
+        let spawn = |device| {
+            let named = std::thread::Builder::new().name(format!("pipeline device {device}"));
+            named.spawn_scoped(scope, move || walk(device))
+        };
+        let threads: Vec<_> = devices
+            .map(|device| {
+                let spawned = spawn(device);
+                spawned.map_err(|e| {
+                    let text = format!("no thread for device {device}: {e}");
+                    job.control.fail(wgrad_graph::Error::new(
+                        wgrad_graph::ErrorKind::Limit,
+                        "pipeline",
+                        text,
+                    ));
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.ok().and_then(|t| t.join().ok().flatten())).collect()
+    });
+    let outcome = job.control.outcome();
+    if outcome.is_err() {
+        // What is under way ends before the next step begins, and its failures are told by now.
+        for stage in &job.stages.stages {
+            let _told = stage.context.sync();
+        }
+    }
+    outcome?;
+    let logs: Vec<Log> = logs.into_iter().flatten().collect();
+    once(job.schedule, &logs)?;
+    Ok(logs)
+}
+
+/// Every message of the schedule crossed exactly once, and nothing else did.
+fn once(schedule: &Schedule, logs: &[Log]) -> Result<()> {
+    let due = schedule.messages();
+    let crossed: Vec<Message> = logs.iter().flat_map(|l| &l.handovers).map(|(p, _)| p.message).collect();
+    let distinct: HashSet<Message> = crossed.iter().copied().collect();
+    if crossed.len() != due.len() || distinct.len() != due.len() || !due.iter().all(|m| distinct.contains(m))
+    {
+        bail!(
+            Data,
+            "pipeline",
+            "{} handovers of {} messages; {} are due",
+            crossed.len(),
+            distinct.len(),
+            due.len()
+        );
+    }
+    Ok(())
+}
