@@ -151,6 +151,9 @@ fn stages_cover_the_step(on: &Subject) {
             assert!((share - 1.0).abs() < 1e-9, "{share}");
         }
         assert_eq!(report.timed, !on.is_oracle(), "{}", on.tag());
+        // Launching costs no more than the device waits.
+        let busy = report.busy_ns as f64 / report.total_ns as f64;
+        assert!(report.launch_share() <= (1.0 - busy).max(0.0) + 1e-9, "{report}");
         let text = report.to_string();
         assert!(text.contains("no clock for kernels") != report.timed, "{text}");
     }

@@ -215,9 +215,12 @@ impl Report {
         1.0 / (1.0 - self.transfer_share()).max(1e-9)
     }
 
-    /// The share of the time in which commands are made and handed over, 0 to 1.
+    /// The share of the time in which commands are made and handed over, 0 to 1: no more than that in which
+    /// the device had nothing to do, since launching costs nothing while it works. (A software driver may run
+    /// the kernels inside of `submit`.)
     pub fn launch_share(&self) -> f64 {
-        self.share_of(&["allocate", "encode", "submit"])
+        let idle = 1.0 - self.busy_ns as f64 / self.total_ns.max(1) as f64;
+        self.share_of(&["allocate", "encode", "submit"]).min(idle.max(0.0))
     }
 
     /// How many times as fast steps could be at most if launching were free.
