@@ -212,8 +212,7 @@ fn append(pass: Option<OpenPass>, what: Recorded<'_>, at: At) -> Result<Tensor> 
     };
     let mut state = table::lock(pass.context)?;
     let ins = enter(&mut state, pass, x)?;
-    let caps = state.backend.caps();
-    let (max_bytes, wide) = (caps.max_value_bytes, caps.f64);
+    let wide = state.backend.caps().f64;
     let pool = current(&mut state, pass)?;
     let outs: SmallVec<[Out; 4]> = ins.iter().map(|k| pool.out(*k).out).collect();
     let describe = |mut error: Error| {
@@ -234,7 +233,6 @@ fn append(pass: Option<OpenPass>, what: Recorded<'_>, at: At) -> Result<Tensor> 
         )));
     }
     // A value that is never stored may be larger than a buffer; the planner refuses it where it is not.
-    let _ = max_bytes;
     let grad = !pass::is_no_grad(pass);
     let node = node(op, ins.into_iter().collect(), Source::Operation, grad, at);
     let key = pool.push(node, &[out]);

@@ -39,7 +39,7 @@ pub fn plan(
     options: &Options,
     caps: &Caps,
 ) -> Result<Plan> {
-    plan_in(graph, roots, leaves, options, caps, None, None)
+    plan_watched(graph, roots, leaves, options, caps, None)
 }
 
 /// [`plan`], with its stages told to `watch`.

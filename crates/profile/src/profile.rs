@@ -247,10 +247,11 @@ impl Watch for Profile {
                     top.within += 1;
                     return;
                 }
-                let now = now_ns();
-                top.own_ns += now - top.last_ns;
             }
             let now = now_ns();
+            if let Some(top) = stack.last_mut() {
+                top.own_ns += now - top.last_ns;
+            }
             stack.push(Frame { stage, start_ns: now, last_ns: now, own_ns: 0, within: 0 });
         });
     }

@@ -8,8 +8,10 @@ use crate::report::{Report, TimelineEvent};
 /// the devices with a track each.
 ///
 /// ```
-/// let trace: serde_json::Value = serde_json::from_str(&wgrad_profile::trace(&[])).unwrap();
+/// # fn main() -> Result<(), serde_json::Error> {
+/// let trace: serde_json::Value = serde_json::from_str(&wgrad_profile::trace(&[]))?;
 /// assert!(trace["traceEvents"].is_array());
+/// # Ok(()) }
 /// ```
 pub fn trace(reports: &[&Report]) -> String {
     let mut events: Vec<Value> = Vec::new();
