@@ -5,6 +5,7 @@ mod faults;
 mod public;
 mod shapes;
 mod shared;
+mod uses;
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use wgrad::{Context, DType, Deferred, GradSum, HostTensor, Result};
 use crate::handles::tap::fill;
 
 pub(crate) fn tests() -> Vec<crate::Test> {
-    [equal::tests(), faults::tests(), public::tests(), shapes::tests(), shared::tests()]
+    [equal::tests(), faults::tests(), public::tests(), shapes::tests(), shared::tests(), uses::tests()]
         .into_iter()
         .flatten()
         .collect()

@@ -24,12 +24,33 @@ pub struct Batch {
     inputs: Vec<HostTensor>,
     targets: Option<HostTensor>,
     sizes: Option<Vec<usize>>,
+    /// Micro-batches that were given one by one; then the rest is empty.
+    given: Vec<Batch>,
 }
 
 impl Batch {
     /// A batch with one input, which stages call [`Source::Batch(0)`](crate::Source::Batch).
     pub fn new(input: &HostTensor) -> Self {
-        Self { inputs: vec![input.clone()], targets: None, sizes: None }
+        Self { inputs: vec![input.clone()], targets: None, sizes: None, given: Vec::new() }
+    }
+
+    /// The batch of these micro-batches, which may differ in all axes: sequences of several lengths.
+    ///
+    /// # Example
+    /// ```
+    /// use wgrad_graph::HostTensor;
+    /// use wgrad_pipeline::Batch;
+    /// # fn main() -> wgrad_graph::Result<()> {
+    /// let words = |rows, length| HostTensor::new([rows, length], &vec![7i32; rows * length]);
+    /// let batch = Batch::of([Batch::new(&words(4, 12)?), Batch::new(&words(2, 31)?)]);
+    /// assert_eq!(batch.rows()?, 6);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn of(micro_batches: impl IntoIterator<Item = Batch>) -> Self {
+        let whole = |b: Batch| if b.given.is_empty() { vec![b] } else { b.given };
+        let given = micro_batches.into_iter().flat_map(whole).collect();
+        Self { inputs: Vec::new(), targets: None, sizes: None, given }
     }
 
     /// The same with one more input.
@@ -57,8 +78,16 @@ impl Batch {
     /// The number of rows.
     ///
     /// # Errors
-    /// `Shape` when inputs and targets differ in it, or one of them has no axes.
+    /// `Shape` when inputs and targets differ in it, or one of them has no axes; `Argument` without any input.
     pub fn rows(&self) -> Result<usize> {
+        match (&self.given[..], self.inputs.is_empty() && self.targets.is_none()) {
+            ([], true) => bail!(Argument, "Batch", "no micro-batches"),
+            ([], false) => {}
+            (given, true) => return given.iter().map(Batch::rows).sum(),
+            _ => {
+                bail!(Argument, "Batch", "micro-batches are given one by one; inputs and targets go to each")
+            }
+        }
         let rows = |x: &HostTensor| x.shape().dims().first().copied();
         let all: Vec<Option<usize>> = self.inputs.iter().chain(&self.targets).map(rows).collect();
         match all[0] {
@@ -74,7 +103,8 @@ impl Batch {
     /// The rows of each of `count` micro-batches.
     pub(super) fn ranges(&self, count: usize) -> Result<Vec<Range<usize>>> {
         let rows = self.rows()?;
-        let sizes = match &self.sizes {
+        let given = self.given.iter().map(Batch::rows).collect::<Result<Vec<_>>>()?;
+        let sizes = match (!given.is_empty()).then_some(&given).or(self.sizes.as_ref()) {
             None => split_batch(rows, count)?,
             Some(sizes) => {
                 if sizes.len() != count || sizes.iter().sum::<usize>() != rows || sizes.contains(&0) {
@@ -97,6 +127,14 @@ impl Batch {
 
     /// Inputs and targets of each micro-batch.
     pub(super) fn parts(&self, ranges: &[Range<usize>]) -> Result<Vec<Part>> {
+        if !self.given.is_empty() {
+            let part = |(range, given): (&Range<usize>, &Batch)| Part {
+                start: range.start,
+                inputs: given.inputs.clone(),
+                targets: given.targets.clone(),
+            };
+            return Ok(ranges.iter().zip(&self.given).map(part).collect());
+        }
         let part = |range: &Range<usize>| {
             let inputs = self.inputs.iter().map(|x| rows_of(x, range)).collect::<Result<_>>()?;
             let targets = self.targets.as_ref().map(|x| rows_of(x, range)).transpose()?;
@@ -106,11 +144,15 @@ impl Batch {
     }
 
     pub(super) fn has_targets(&self) -> bool {
-        self.targets.is_some()
+        match &self.given[..] {
+            [] => self.targets.is_some(),
+            given => given.iter().all(Batch::has_targets),
+        }
     }
 
+    /// The number of inputs that every micro-batch has.
     pub(super) fn inputs(&self) -> usize {
-        self.inputs.len()
+        self.given.iter().map(Batch::inputs).min().unwrap_or(self.inputs.len())
     }
 }
 
