@@ -92,6 +92,11 @@ impl Subject {
         self.tag().contains("swiftshader")
     }
 
+    /// Whether its driver takes long to compile a kernel, so that thousands of programs take an hour.
+    pub(crate) fn compiles_slowly(&self) -> bool {
+        matches!(&self.origin, Origin::Adapter(info) if info.caps.kind != DeviceKind::SoftwareGpu)
+    }
+
     /// Whether the device is a Vulkan adapter.
     pub(crate) fn is_vulkan(&self) -> bool {
         matches!(self.origin, Origin::Adapter(_))

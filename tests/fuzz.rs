@@ -1,7 +1,7 @@
 //! Random programs on every device, fused and unfused, against the f64 oracle unfused; and their
 //! gradients by differences, on the oracle.
 //!
-//! `WGRAD_TEST=full` runs 2,000 programs (a slow device 300); `WGRAD_FUZZ=seed,count` runs others. A
+//! `WGRAD_TEST=full` runs 2,000 programs (slow devices and slow compilers 300); `WGRAD_FUZZ=seed,count` runs others. A
 //! failing program is cut down before it is shown; its genes belong into `found`.
 
 mod coverage;
@@ -118,9 +118,10 @@ impl Ways {
 }
 
 fn random_programs(on: &Subject) {
+    let few = on.is_slow() || on.compiles_slowly();
     let count = match (full(), on.is_slow()) {
-        (true, false) => 2000,
-        (true, true) => 300,
+        (true, _) if few => 300,
+        (true, _) => 2000,
         (false, false) => 200,
         (false, true) => 25,
     };
@@ -129,7 +130,7 @@ fn random_programs(on: &Subject) {
     programs(count, |genes| ways.check(genes, &mut coverage.borrow_mut()));
     let coverage = coverage.into_inner();
     eprintln!("random programs on {}: {coverage}", on.tag());
-    if full() && !on.is_slow() && !on.is_oracle() {
+    if full() && !few && !on.is_oracle() {
         coverage.complete(20);
     }
 }

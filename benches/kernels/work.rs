@@ -1,0 +1,313 @@
+//! The workloads: what is computed, on which shapes, what it costs.
+
+use wgrad::prelude::*;
+use wgrad::{Attention, Conv, Kept, Pass, Result, vjp};
+
+/// What a run costs at least, by which its speed is counted.
+#[derive(Copy, Clone, PartialEq)]
+pub(crate) enum Cost {
+    /// Bytes that have to be read and written.
+    Bytes(f64),
+    /// Floating operations.
+    Flops(f64),
+}
+
+/// An operand.
+#[derive(Clone)]
+pub(crate) struct Input {
+    pub(crate) dims: Vec<usize>,
+    pub(crate) dtype: DType,
+    /// Integers are below this.
+    pub(crate) bound: usize,
+    /// Whether rows of the results follow from the same rows of this operand alone.
+    pub(crate) by_rows: bool,
+}
+
+type Run = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>>;
+
+/// A workload.
+pub(crate) struct Work {
+    pub(crate) name: String,
+    pub(crate) inputs: Vec<Input>,
+    pub(crate) cost: Cost,
+    /// Largest difference allowed, relative to the largest number of the result.
+    pub(crate) tolerance: f64,
+    pub(crate) run: Box<Run>,
+}
+
+fn float(dims: &[usize]) -> Input {
+    Input { dims: dims.to_vec(), dtype: DType::F32, bound: 0, by_rows: false }
+}
+
+fn rows(dims: &[usize]) -> Input {
+    Input { by_rows: true, ..float(dims) }
+}
+
+fn ints(dims: &[usize], bound: usize) -> Input {
+    Input { dtype: DType::I32, bound, ..float(dims) }
+}
+
+impl Input {
+    fn half(self) -> Input {
+        Input { dtype: DType::F16, ..self }
+    }
+
+    pub(crate) fn elems(&self) -> usize {
+        self.dims.iter().product()
+    }
+}
+
+fn work(
+    name: impl Into<String>,
+    inputs: impl IntoIterator<Item = Input>,
+    cost: Cost,
+    run: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + 'static,
+) -> Work {
+    Work {
+        name: name.into(),
+        inputs: inputs.into_iter().collect(),
+        cost,
+        tolerance: 1e-5,
+        run: Box::new(run),
+    }
+}
+
+impl Work {
+    fn within(self, tolerance: f64) -> Work {
+        Work { tolerance, ..self }
+    }
+
+    /// Whether a few rows of it tell whether all are right.
+    pub(crate) fn is_by_rows(&self) -> bool {
+        self.inputs.iter().any(|input| input.by_rows)
+    }
+}
+
+fn matmul([m, k, n]: [usize; 3], half: bool) -> Work {
+    let flops = Cost::Flops(2.0 * m as f64 * k as f64 * n as f64);
+    let (a, b) = (rows(&[m, k]), float(&[k, n]));
+    let run = |x: &[Tensor]| Ok(vec![x[0].try_matmul(x[1])?]);
+    match half {
+        true => work(format!("matmul f16 {m}x{k}x{n}"), [a.half(), b.half()], flops, run).within(2e-3),
+        false => work(format!("matmul f32 {m}x{k}x{n}"), [a, b], flops, run),
+    }
+}
+
+fn attention([b, h, t, d]: [usize; 4], half: bool, backward: bool) -> Work {
+    let one = rows(&[b * h, t, d]);
+    let one = if half { one.half() } else { one };
+    let products = if backward { 7.0 } else { 2.0 };
+    // Causal: half of all pairs.
+    let flops = Cost::Flops(products * (b * h * t * t * d) as f64);
+    let dtype = if half { "f16" } else { "f32" };
+    let way = if backward { "forward+backward" } else { "forward" };
+    let causal = |x: &[Tensor]| {
+        x[0].try_scaled_dot_product_attention(x[1], x[2], Attention { causal: true, ..Default::default() })
+    };
+    let run = move |x: &[Tensor]| match backward {
+        false => Ok(vec![causal(x)?]),
+        true => vjp(&[causal(x)?], &[x[3]], &x[..3]),
+    };
+    let name = format!("attention {dtype} causal B{b} H{h} T{t} D{d} {way}");
+    work(name, vec![one; if backward { 4 } else { 3 }], flops, run).within(if half { 4e-3 } else { 2e-5 })
+}
+
+fn conv(dims: [usize; 4], filters: usize, half: bool, gradients: bool) -> Work {
+    let [b, c, h, w] = dims;
+    let each = 2.0 * (b * c * h * w * filters * 9) as f64;
+    let (x, k, g) = (rows(&dims), float(&[filters, c, 3, 3]), rows(&[b, filters, h, w]));
+    let kind = |input: Input| if half { input.half() } else { input };
+    let same =
+        |x: &[Tensor]| x[0].try_conv2d(x[1], None, Conv { padding: [1, 1].into(), ..Default::default() });
+    let dtype = if half { "f16" } else { "f32" };
+    let tolerance = if half { 4e-3 } else { 2e-5 };
+    if gradients {
+        let name = format!("conv2d {dtype} {b}x{c}x{h}x{w} {filters} 3x3 both gradients");
+        // The filters' gradient is a sum over all rows.
+        let inputs = [x, k, g].map(kind).map(|input| Input { by_rows: false, ..input });
+        return work(name, inputs, Cost::Flops(2.0 * each), move |x| vjp(&[same(x)?], &[x[2]], &x[..2]))
+            .within(tolerance);
+    }
+    let name = format!("conv2d {dtype} {b}x{c}x{h}x{w} {filters} 3x3");
+    work(name, [x, k].map(kind), Cost::Flops(each), move |x| Ok(vec![same(x)?])).within(tolerance)
+}
+
+/// Workloads of rows: normalisations, softmax, sums, their gradients.
+fn of_rows(m: usize, n: usize) -> Vec<Work> {
+    let bytes = |times: f64| Cost::Bytes(times * 4.0 * (m * n) as f64);
+    let x = || rows(&[m, n]);
+    let norm = |x: &[Tensor]| x[0].try_layer_norm(x[1], x[2], 1e-5);
+    vec![
+        work(format!("softmax {m}x{n}"), [x()], bytes(2.0), |x| Ok(vec![x[0].try_softmax(1)?])),
+        work(format!("softmax backward {m}x{n}"), [x(), x()], bytes(3.0), |x| {
+            vjp(&[x[0].try_softmax(1)?], &[x[1]], &x[..1])
+        }),
+        work(format!("layer_norm {m}x{n}"), [x(), float(&[n]), float(&[n])], bytes(2.0), move |x| {
+            Ok(vec![norm(x)?])
+        }),
+        work(
+            format!("layer_norm backward {m}x{n}"),
+            [float(&[m, n]), float(&[n]), float(&[n]), float(&[m, n])],
+            bytes(3.0),
+            move |x| vjp(&[norm(x)?], &[x[3]], &x[..3]),
+        )
+        .within(1e-4),
+        work(format!("sum over rows {m}x{n}"), [float(&[m, n])], bytes(1.0), |x| Ok(vec![x[0].try_sum(0)?])),
+        work(format!("sum over columns {m}x{n}"), [x()], bytes(1.0), |x| Ok(vec![x[0].try_sum(1)?])),
+        work(format!("transpose {m}x{n}"), [float(&[m, n])], bytes(2.0), |x| {
+            Ok(vec![x[0].try_t()?.try_mul(2.0)?])
+        }),
+    ]
+}
+
+/// Workloads of long vectors.
+fn of_elements(n: usize) -> Vec<Work> {
+    let bytes = |times: f64| Cost::Bytes(times * 4.0 * n as f64);
+    vec![
+        work(format!("scale {n}"), [float(&[n])], bytes(2.0), |x| Ok(vec![x[0].try_mul(2.0)?.try_add(1.0)?])),
+        work(format!("gelu(2x+1)+x {n}"), [float(&[n])], bytes(2.0), |x| {
+            Ok(vec![x[0].try_mul(2.0)?.try_add(1.0)?.try_gelu()?.try_add(x[0])?])
+        }),
+        work(format!("sum {n}"), [float(&[n])], bytes(1.0), |x| Ok(vec![x[0].try_sum(..)?])).within(1e-4),
+        work(format!("cumsum {n}"), [float(&[n])], bytes(2.0), |x| Ok(vec![x[0].try_cumsum(0)?]))
+            .within(1e-4),
+        work(format!("sort {}", n / 4), [float(&[n / 4])], bytes(0.5), |x| {
+            Ok(vec![x[0].try_sort(0, false)?.0])
+        }),
+    ]
+}
+
+fn embedding(words: usize, width: usize, ids: usize) -> [Work; 2] {
+    let inputs = || [float(&[words, width]), ints(&[ids], words)];
+    let bytes = 8.0 * (ids * width) as f64;
+    let name = format!("embedding {words}x{width}, {ids} ids");
+    [
+        work(name.clone(), inputs(), Cost::Bytes(bytes), |x| Ok(vec![x[0].try_index_select(0, x[1])?])),
+        work(
+            format!("{name} backward"),
+            inputs().into_iter().chain([float(&[ids, width])]),
+            Cost::Bytes(bytes + 4.0 * (words * width) as f64),
+            |x| vjp(&[x[0].try_index_select(0, x[1])?], &[x[2]], &x[..1]),
+        ),
+    ]
+}
+
+fn cross_entropy(rows: usize, classes: usize) -> Work {
+    let inputs = [float(&[rows, classes]), ints(&[rows], classes)];
+    let bytes = Cost::Bytes(3.0 * 4.0 * (rows * classes) as f64);
+    work(format!("cross_entropy {rows}x{classes} forward+backward"), inputs, bytes, |x| {
+        let loss = x[0].try_cross_entropy(x[1])?;
+        let one = loss.ones_like();
+        let mut all = vec![loss];
+        all.extend(vjp(&[loss], &[one], &x[..1])?);
+        Ok(all)
+    })
+}
+
+/// One small network from the host and back is timed elsewhere; here it is its products.
+fn products() -> Vec<Work> {
+    let shapes = [
+        [8192, 768, 768],
+        [8192, 768, 3072],
+        [8192, 3072, 768],
+        [8192, 768, 32000],
+        [768, 8192, 3072],
+        [256, 1024, 1024],
+        [1024, 256, 1024],
+        [1, 4096, 4096],
+        [1, 4096, 16384],
+        [16, 4096, 4096],
+    ];
+    shapes.into_iter().flat_map(|s| [matmul(s, false), matmul(s, true)]).collect()
+}
+
+/// Workloads for a GPU.
+pub(crate) fn large() -> Vec<Work> {
+    let mut all = Vec::new();
+    all.push(of_elements(268_435_456).swap_remove(0));
+    all.extend([1024, 2048, 4096, 8192].map(|n| matmul([n; 3], false)));
+    all.extend([1024, 2048, 4096, 8192].map(|n| matmul([n; 3], true)));
+    all.extend(products());
+    let flops = Cost::Flops(2.0 * 96.0 * 1024.0 * 64.0 * 1024.0);
+    all.push(work(
+        "matmul f32 96 x 1024x64x1024",
+        [rows(&[96, 1024, 64]), rows(&[96, 64, 1024])],
+        flops,
+        |x| Ok(vec![x[0].try_matmul(x[1])?]),
+    ));
+    all.extend(of_rows(16384, 4096));
+    all.extend(of_elements(67_108_864).into_iter().skip(1));
+    all.push(cross_entropy(8192, 32000));
+    all.extend(embedding(32000, 768, 8192));
+    for half in [false, true] {
+        all.extend([false, true].map(|backward| attention([4, 16, 2048, 64], half, backward)));
+        all.extend([false, true].map(|gradients| conv([32, 64, 56, 56], 64, half, gradients)));
+    }
+    all
+}
+
+/// Workloads for processors.
+pub(crate) fn small() -> Vec<Work> {
+    let mut all = vec![of_elements(4 << 20).swap_remove(0), matmul([1024; 3], false), matmul([512; 3], true)];
+    all.extend(of_rows(1024, 4096));
+    all.extend(of_elements(4 << 20).into_iter().skip(1));
+    all.push(cross_entropy(512, 4000));
+    all.extend(embedding(4000, 256, 1024));
+    for half in [false, true] {
+        all.extend([false, true].map(|backward| attention([1, 4, 256, 64], half, backward)));
+        all.extend([false, true].map(|gradients| conv([4, 16, 28, 28], 16, half, gradients)));
+    }
+    all
+}
+
+/// Operands on the device, in as many copies as make a run long enough to be timed.
+pub(crate) struct Operands {
+    pub(crate) host: Vec<HostTensor>,
+    copies: Vec<Vec<Kept>>,
+}
+
+/// Values in (-0.5, 0.5) that look random and are the same everywhere.
+fn values(input: &Input, salt: usize) -> Result<HostTensor> {
+    let word = |i: usize| {
+        let x = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (salt as u64) << 32;
+        (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40
+    };
+    let n = input.elems();
+    if input.dtype == DType::I32 {
+        let ids: Vec<i32> = (0..n).map(|i| (word(i) % input.bound as u64) as i32).collect();
+        return HostTensor::new(&*input.dims, &ids);
+    }
+    let floats: Vec<f32> = (0..n).map(|i| word(i) as f32 / (1 << 24) as f32 - 0.5).collect();
+    Ok(HostTensor::new(&*input.dims, &floats)?.cast(input.dtype))
+}
+
+/// Bytes of operands below which a run is repeated on copies.
+const SMALL_BYTES: usize = 64 << 20;
+
+impl Operands {
+    pub(crate) fn new(ctx: &Context, work: &Work) -> Result<Operands> {
+        let host =
+            work.inputs.iter().enumerate().map(|(i, input)| values(input, i)).collect::<Result<Vec<_>>>()?;
+        let bytes: usize = host.iter().map(|x| x.bytes().len()).sum();
+        let count = (SMALL_BYTES / bytes.max(1)).clamp(1, 16);
+        let place = |x: &HostTensor| Kept::new(ctx, x.clone());
+        let copies = (0..count).map(|_| host.iter().map(place).collect()).collect::<Result<_>>()?;
+        Ok(Operands { host, copies })
+    }
+
+    /// How many runs a pass makes.
+    pub(crate) fn runs(&self) -> usize {
+        self.copies.len()
+    }
+
+    /// Runs the workload once on each copy, in one submission.
+    pub(crate) fn run(&self, pass: &Pass, work: &Work) -> Result<Vec<Tensor>> {
+        let mut results = Vec::new();
+        for copy in &self.copies {
+            let x: Vec<Tensor> = copy.iter().map(Kept::t).collect();
+            results.extend((work.run)(&x)?);
+        }
+        pass.compute(&results)?;
+        Ok(results)
+    }
+}
