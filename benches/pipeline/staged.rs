@@ -1,0 +1,184 @@
+//! The model over several contexts: one row of the table.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use wgrad::pipeline::{
+    Family, Message, Partition, Payload, Report, Schedule, Simulation, Stages, TrainOptions, Trainer,
+};
+use wgrad::prelude::*;
+use wgrad::{Backend, ContextOptions, Result};
+
+use super::dry::Dry;
+use super::median;
+use super::model::{Gpt, loss, optimizer};
+
+/// What to run.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    pub(crate) schedule: Schedule,
+    pub(crate) partition: Partition,
+    pub(crate) rows: usize,
+    pub(crate) options: TrainOptions,
+}
+
+/// Where the memory of a device goes.
+#[derive(Clone, Default, serde::Serialize)]
+pub(crate) struct DeviceMemory {
+    pub(crate) measured_bytes: usize,
+    pub(crate) planned_bytes: usize,
+    /// Weights, gradients and optimizer state, as they were before a step.
+    pub(crate) resident_bytes: u64,
+    /// What a micro-batch leaves there, times the most that are in flight.
+    pub(crate) stash_bytes: u64,
+    pub(crate) in_flight: usize,
+}
+
+/// How often plans were found and made in the steps that were timed, and what was submitted; a step and device.
+#[derive(Copy, Clone, Default, serde::Serialize)]
+pub(crate) struct Counts {
+    pub(crate) plans_made: u64,
+    pub(crate) plans_reused: u64,
+    pub(crate) submissions: u64,
+    pub(crate) recomputed: u64,
+}
+
+/// What a run gave.
+pub(crate) struct Staged {
+    pub(crate) losses: Vec<f64>,
+    pub(crate) seconds: f64,
+    pub(crate) memory: Vec<DeviceMemory>,
+    pub(crate) counts: Vec<Counts>,
+    /// A step that waits for the device after each action, and its prediction.
+    pub(crate) timed: Report,
+    pub(crate) predicted: Simulation,
+    /// A step as it is run, for its handovers.
+    pub(crate) last: Report,
+    pub(crate) profiles: Vec<String>,
+}
+
+fn trainer(
+    backends: &[Arc<dyn Backend>],
+    options: &ContextOptions,
+    gpt: Gpt,
+    plan: &Plan,
+) -> Result<Trainer> {
+    let context = |&d: &usize| Context::with(Arc::clone(&backends[d]), options.clone());
+    let contexts = plan.partition.devices().iter().map(context).collect::<Result<Vec<_>>>()?;
+    let stages = Stages::cut(&gpt.model(), &plan.partition, &contexts, gpt.input())?;
+    Trainer::new(stages, loss(), optimizer, plan.options.clone())
+}
+
+/// The peak of each device by plans alone.
+pub(crate) fn planned(devices: &[Arc<dyn Backend>], gpt: Gpt, plan: &Plan) -> Result<Vec<usize>> {
+    let dry: Vec<Arc<dyn Backend>> = devices.iter().map(|d| Dry::open(d.caps().clone())).collect();
+    let mut trainer = trainer(&dry, &ContextOptions::default(), gpt, plan)?;
+    for step in 0..2 {
+        trainer.step(&plan.schedule, &gpt.batch(step, plan.rows)?)?;
+    }
+    Ok(dry.iter().map(|d| d.memory().peak_bytes).collect())
+}
+
+/// `steps` steps; the median time without the first two, which plan and compile. Then some whose actions are timed.
+pub(crate) fn run(
+    devices: &[Device],
+    options: &ContextOptions,
+    gpt: Gpt,
+    plan: &Plan,
+    steps: usize,
+    profile: bool,
+) -> Result<Staged> {
+    let backends = devices.iter().map(Device::open).collect::<Result<Vec<_>>>()?;
+    let planned = planned(&backends, gpt, plan)?;
+    let mut trainer = trainer(&backends, options, gpt, plan)?;
+    let (mut losses, mut times, mut last) = (Vec::new(), Vec::new(), None);
+    let mut before = Vec::new();
+    for step in 0..steps {
+        if step == 2.min(steps - 1) {
+            before = stats(&trainer);
+            contexts(&trainer).for_each(|c| {
+                c.profile(profile);
+            });
+        }
+        let batch = gpt.batch(step, plan.rows)?;
+        let begun = Instant::now();
+        let done = trainer.step(&plan.schedule, &batch)?;
+        times.push(begun.elapsed().as_secs_f64());
+        losses.push(done.loss);
+        last = Some(done.report);
+    }
+    let profiles = match profile {
+        true => contexts(&trainer).map(|c| c.profile_report().to_string()).collect(),
+        false => Vec::new(),
+    };
+    contexts(&trainer).for_each(|c| {
+        c.profile(false);
+    });
+    let counted = (steps - 2.min(steps - 1)) as u64;
+    let counts = before.iter().zip(stats(&trainer)).map(|(a, b)| Counts {
+        plans_made: (b.plans_made - a.plans_made),
+        plans_reused: (b.plans_reused - a.plans_reused) / counted,
+        submissions: (b.submissions - a.submissions) / counted,
+        recomputed: (b.recomputed - a.recomputed) / counted,
+    });
+    let counts = counts.collect();
+    let measured: Vec<usize> = backends.iter().map(|b| b.memory().peak_bytes).collect();
+    let seconds = median(times.split_off(times.len().min(2)));
+
+    let timed_options = TrainOptions { timed: true, ..plan.options.clone() };
+    let mut trainer = Trainer::new(trainer.into_stages(), loss(), optimizer, timed_options)?;
+    let mut timed = trainer.step(&plan.schedule, &gpt.batch(steps, plan.rows)?)?.report;
+    for step in 1..3 {
+        timed = trainer.step(&plan.schedule, &gpt.batch(steps + step, plan.rows)?)?.report;
+    }
+    let predicted = plan.schedule.simulate(&timed.costs())?;
+    let memory = (0..devices.len()).map(|d| {
+        let stages = || (0..plan.partition.stages().len()).filter(|s| plan.partition.device(*s) == d);
+        let position = stages().next().map_or(d, |s| plan.schedule.devices()[s]);
+        let in_flight = timed.stash.get(position).copied().unwrap_or(0);
+        let most = stages().map(|s| timed.held[s].1).max().unwrap_or(0);
+        DeviceMemory {
+            measured_bytes: measured[d],
+            planned_bytes: planned[d],
+            // Contexts of one device see the same memory.
+            resident_bytes: stages().map(|s| timed.held[s].0).min().unwrap_or(0),
+            stash_bytes: most * in_flight as u64,
+            in_flight,
+        }
+    });
+    let memory = memory.collect();
+    let last = last.unwrap_or_else(|| timed.clone());
+    Ok(Staged { losses, seconds, memory, counts, timed, predicted, last, profiles })
+}
+
+fn contexts(trainer: &Trainer) -> impl Iterator<Item = &Context> {
+    let stages = trainer.stages();
+    (0..stages.len()).map(|s| stages.context(s))
+}
+
+fn stats(trainer: &Trainer) -> Vec<wgrad::Stats> {
+    contexts(trainer).map(Context::stats).collect()
+}
+
+/// The rate of handovers of one kind while the devices compute: the median of bytes a second from sending to
+/// arrival.
+pub(crate) fn rate(report: &Report, payload: Payload) -> f64 {
+    let own = |m: &Message| m.payload == payload;
+    let all = report.handovers.iter().filter(|h| own(&h.passage.message));
+    median(all.map(|h| h.bytes as f64 / (h.passage.arrived - h.passage.sent).max(1e-9)).collect())
+}
+
+/// Uniform by layers, or at these layers, for this schedule.
+pub(crate) fn fixed(schedule: &Schedule, layers: usize, cuts: &[usize]) -> Result<Partition> {
+    let cut = match cuts {
+        [] => wgrad::pipeline::partition::uniform(layers, schedule.stages())?,
+        cuts => Partition::new(layers, cuts)?,
+    };
+    cut.on(schedule.devices().to_vec())
+}
+
+/// The families that `auto` chooses from.
+pub(crate) fn families(devices: usize, layers: usize) -> Vec<Family> {
+    let looped = Family::Interleaved { chunks: 2 };
+    Family::LINES.into_iter().chain((layers >= 2 * devices).then_some(looped)).collect()
+}
