@@ -6,6 +6,7 @@ mod public;
 mod shapes;
 mod shared;
 mod uses;
+mod whole;
 
 use std::sync::Arc;
 
@@ -18,10 +19,18 @@ use wgrad::{Context, DType, Deferred, GradSum, HostTensor, Result};
 use crate::handles::tap::fill;
 
 pub(crate) fn tests() -> Vec<crate::Test> {
-    [equal::tests(), faults::tests(), public::tests(), shapes::tests(), shared::tests(), uses::tests()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        equal::tests(),
+        faults::tests(),
+        public::tests(),
+        shapes::tests(),
+        shared::tests(),
+        uses::tests(),
+        whole::tests(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// No two sizes alike.

@@ -216,7 +216,12 @@ impl Problem {
             cost.backward = cost.input + cost.weight;
             cost.kept = cost.stash;
             cost.workspace = self.devices[device].workspace;
-            if partition.recomputes()[stage] { cost.recomputed(self.boundary(layers.start)) } else { cost }
+            if !partition.recomputes()[stage] {
+                return cost;
+            }
+            let again = cost.recomputed(self.boundary(layers.start));
+            // Nobody waits for the output of the last stage, which so computes it once, in its backward pass.
+            if stage + 1 == partition.stages().len() { StageCost { forward: 0.0, ..again } } else { again }
         };
         let mut costs = Costs::new((0..partition.stages().len()).map(cost).collect());
         let positions = partition.stages().len() / self.family.chunks();

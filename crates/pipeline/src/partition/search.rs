@@ -114,7 +114,8 @@ impl<'a> Search<'a> {
         let mut time = sums.all[end] - sums.all[start];
         if problem.family == Family::Forward {
             time = sums.forward[end] - sums.forward[start];
-        } else if recompute {
+        } else if recompute && after.is_some() {
+            // Nobody waits for the output of the last stage, which so computes it once, in its backward pass.
             time += sums.forward[end] - sums.forward[start];
         }
         let crossing = |at, from: Option<usize>, to: Option<usize>| match (from, to) {

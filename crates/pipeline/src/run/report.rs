@@ -30,8 +30,12 @@ pub struct Report {
     /// The most micro-batches whose activations each device held at once.
     pub stash: Vec<usize>,
     /// For each stage the bytes that its context held at the beginning (weights, gradients, optimizer state), and the
-    /// most that the forward pass of one micro-batch left there. Other contexts on one opened device count along.
+    /// most that the forward pass of one micro-batch left there, or in a stage that computes it again the bytes of its
+    /// inputs. Other contexts on one opened device count along.
     pub held: Vec<(u64, u64)>,
+    /// For each stage whether it ran its forward pass again, and the most bytes that this left in its context for
+    /// one backward pass. What such a stage holds between F and B is its inputs, on the host.
+    pub again: Vec<Option<u64>>,
     /// The names of the devices, for pictures.
     pub devices: Vec<String>,
 }
@@ -55,6 +59,7 @@ impl Report {
             held: (0..stages.len())
                 .map(|s| logs.iter().find_map(|l| l.bytes.get(&s)).copied().unwrap_or_default())
                 .collect(),
+            again: (0..stages.len()).map(|s| logs.iter().find_map(|l| l.again.get(&s)).copied()).collect(),
             devices: (0..schedule.lists().len()).map(name).collect(),
         }
     }
@@ -106,7 +111,8 @@ impl Report {
                 update: of(Kind::Update),
                 resident: self.held[stage].0,
                 stash: self.held[stage].1,
-                kept: self.held[stage].1,
+                kept: self.again[stage].unwrap_or(self.held[stage].1),
+                again: self.again[stage].unwrap_or(0),
                 ..StageCost::new(forward, input, weight)
             }
         };

@@ -66,6 +66,7 @@ pub struct StageSpec<'a> {
     context: Context,
     takes: Vec<(Source, Contract)>,
     gives: Option<Contract>,
+    recompute: bool,
     build: Box<Build<'a>>,
     set_weights: Option<Box<SetWeights<'a>>>,
 }
@@ -83,6 +84,7 @@ impl<'a> StageSpec<'a> {
             context: context.clone(),
             takes: Vec::new(),
             gives: None,
+            recompute: false,
             build: Box::new(|ctx| Ok(Box::new(build(ctx)?))),
             set_weights: None,
         }
@@ -104,6 +106,14 @@ impl<'a> StageSpec<'a> {
         self
     }
 
+    /// The same, which keeps its inputs alone of a forward pass that it will learn from, and runs it again before
+    /// the backward pass, or does not. Random numbers are the same both times.
+    #[must_use]
+    pub fn recompute(mut self, again: bool) -> Self {
+        self.recompute = again;
+        self
+    }
+
     /// The same, whose weights are set by `f` once all stages are allocated.
     #[must_use]
     pub fn set_weights(mut self, f: impl FnOnce(&ParamSet) -> Result<()> + 'a) -> Self {
@@ -118,6 +128,8 @@ pub(super) struct Stage {
     pub(super) context: Context,
     pub(super) takes: Vec<(Source, Contract)>,
     pub(super) gives: Contract,
+    /// Whether the forward pass is run again before the backward pass.
+    pub(super) recompute: bool,
     pub(super) block: Box<dyn Block>,
     pub(super) params: ParamSet,
 }
@@ -172,7 +184,7 @@ impl Stages {
         let mut setters = Vec::new();
         for spec in specs {
             let index = stages.len();
-            let StageSpec { name, context, mut takes, gives, build, set_weights } = spec;
+            let StageSpec { name, context, mut takes, gives, recompute, build, set_weights } = spec;
             if takes.is_empty() {
                 let Some(before) = stages.last() else {
                     bail!(Argument, op, "stage 0 (`{name}`) does not say what it takes of the batch");
@@ -186,7 +198,7 @@ impl Stages {
                 bail!(Device, op, "{place}: parameter `{}` is on another context", param.name());
             }
             let unknown = Contract::data([], DType::F32);
-            let mut stage = Stage { name, context, takes, gives: unknown, block, params };
+            let mut stage = Stage { name, context, takes, gives: unknown, recompute, block, params };
             check_inputs(&stages, &stage, index)?;
             stage.gives = probe(&stages, &stage, index, gives)?;
             stages.push(stage);
@@ -207,8 +219,8 @@ impl Stages {
     }
 
     /// Builds the stages of a sequential model that is cut by `partition`: at indices, by name, by a layout
-    /// string, or as [`Problem::solve`](crate::Problem::solve) found best. One context a stage; `input` is what the
-    /// batch gives to the first.
+    /// string, or as [`Problem::solve`](crate::Problem::solve) found best, with the stages that recompute. One
+    /// context a stage; `input` is what the batch gives to the first.
     ///
     /// # Errors
     /// As [`Stages::build`]; `Argument` for another number of contexts than stages, or of layers.
@@ -233,16 +245,15 @@ impl Stages {
                 [] => unreachable!("a partition leaves no stage empty"),
             };
             let range = range.clone();
-            let spec = StageSpec::new(name, context, move |ctx| model.build(ctx, range));
-            let first = context == &contexts[0];
-            (spec, first)
+            StageSpec::new(name, context, move |ctx| model.build(ctx, range))
         };
         let specs = ranges
             .iter()
             .zip(contexts)
             .map(spec)
             .enumerate()
-            .map(|(s, (spec, _))| if s == 0 { spec.takes(Source::Batch(0), input) } else { spec });
+            .map(|(s, spec)| (s, spec.recompute(partition.recomputes()[s])))
+            .map(|(s, spec)| if s == 0 { spec.takes(Source::Batch(0), input) } else { spec });
         Self::build(specs.collect())
     }
 
@@ -274,6 +285,25 @@ impl Stages {
     /// The parameters of a stage.
     pub fn params(&self, stage: usize) -> &ParamSet {
         &self.stages[stage].params
+    }
+
+    /// The same stages, of which these run their forward pass again before the backward pass instead of keeping
+    /// what it computed; see [`StageSpec::recompute`].
+    ///
+    /// # Errors
+    /// `Argument` for another number of flags than stages.
+    pub fn recomputing(mut self, again: &[bool]) -> Result<Self> {
+        if again.len() != self.len() {
+            let (flags, stages) = (again.len(), self.len());
+            bail!(Argument, "Stages::recomputing", "{flags} flags for {stages} stages");
+        }
+        self.stages.iter_mut().zip(again).for_each(|(stage, again)| stage.recompute = *again);
+        Ok(self)
+    }
+
+    /// Whether a stage runs its forward pass again before the backward pass.
+    pub fn recomputes(&self, stage: usize) -> bool {
+        self.stages[stage].recompute
     }
 
     /// Sets whether the stages learn or are used.
@@ -377,7 +407,13 @@ impl fmt::Display for Stages {
             let takes = |(source, contract): &(Source, Contract)| format!("{contract} ({source:?})");
             let takes: Vec<String> = stage.takes.iter().map(takes).collect();
             let (label, weights) = (stage.label(s), stage.params.elems());
-            writeln!(f, "{label}: {weights} weights; takes {}; gives {}", takes.join(", "), stage.gives)?;
+            let again = if stage.recompute { "; computes its forward pass again" } else { "" };
+            writeln!(
+                f,
+                "{label}: {weights} weights; takes {}; gives {}{again}",
+                takes.join(", "),
+                stage.gives
+            )?;
         }
         Ok(())
     }

@@ -45,12 +45,14 @@ pub(super) struct Log {
     /// The last stage's outputs, in a pass that does not learn.
     pub(super) outputs: Vec<(usize, HostTensor)>,
     pub(super) losses: Vec<(usize, Deferred<f64>)>,
-    /// The most passes that were open at once.
+    /// The most micro-batches whose pass was open, or was to be run again, at once.
     pub(super) stash: usize,
     /// Handovers between stages of this thread.
     pub(super) local: usize,
     /// For each stage the bytes of its context before the first F, and the most that one F left there.
     pub(super) bytes: HashMap<usize, (u64, u64)>,
+    /// For each stage that computes its forward pass again the most bytes that one such pass left.
+    pub(super) again: HashMap<usize, u64>,
     /// The norm of all gradients before they are clipped, and whether the step was applied.
     pub(super) norm: Option<f64>,
     pub(super) applied: bool,
@@ -61,6 +63,8 @@ pub(super) struct Worker<'a> {
     pub(super) job: &'a Job<'a>,
     pub(super) device: usize,
     open: HashMap<(usize, usize), Open>,
+    /// The inputs of micro-batches whose forward pass is run again.
+    again: HashMap<(usize, usize), Vec<HostTensor>>,
     /// What has arrived and was not used, and what was made and was not sent.
     inbox: HashMap<Message, HostTensor>,
     outbox: HashMap<Message, HostTensor>,
@@ -81,8 +85,8 @@ impl<'a> Worker<'a> {
                 sums.insert(stage, own);
             }
         }
-        let (open, inbox, outbox, own, zeros, log) = Default::default();
-        Self { job, device, open, inbox, outbox, own, zeros, sums, log }
+        let (open, again, inbox, outbox, own, zeros, log) = Default::default();
+        Self { job, device, open, again, inbox, outbox, own, zeros, sums, log }
     }
 
     /// Walks the list to its end.
@@ -155,52 +159,95 @@ impl<'a> Worker<'a> {
 
     fn forward(&mut self, s: usize, m: usize) -> Result<()> {
         let (job, stage) = (self.job, self.stage(s));
-        let part = &job.parts[m];
         let before = stage.context.stats().live_bytes as u64;
-        let pass = stage.context.begin()?;
-        pass.place(job.step, part.start)?;
-        let mut inputs = Vec::new();
-        for (source, _) in &stage.takes {
-            let data = match *source {
-                Source::Batch(i) => part.inputs[i].clone(),
-                Source::Stage(from) => self.taken(Payload::Activation, from, s, m)?,
-            };
-            inputs.push(pass.input(data)?);
-        }
-        let output = pass.within(|| stage.block.forward(&inputs))?;
+        let inputs = self.inputs(s, m)?;
         let consumers: Vec<usize> = self.consumers(s, false);
-        let Some(teaching) = job.teaching else {
+        if job.teaching.is_none() {
             // What is read here is computed here.
-            let data = output.read()?;
+            let data = self.record(s, m, &inputs)?.output.read()?;
             if consumers.is_empty() {
                 self.log.outputs.push((m, data.clone()));
             }
             return self.hand_on(s, m, &consumers, &data);
+        }
+        let left = if stage.recompute {
+            if !consumers.is_empty() {
+                // The pass is dropped: B commits what its own forward pass sets, once.
+                let data = self.record(s, m, &inputs)?.output.read()?;
+                self.hand_on(s, m, &consumers, &data)?;
+            }
+            let bytes = inputs.iter().map(|x| x.bytes().len() as u64).sum();
+            self.again.insert((s, m), inputs);
+            bytes
+        } else {
+            let (open, output) = self.open(s, m, &inputs)?;
+            if !consumers.is_empty() {
+                let data = output.read()?;
+                self.hand_on(s, m, &consumers, &data)?;
+            }
+            self.open.insert((s, m), open);
+            (stage.context.stats().live_bytes as u64).saturating_sub(before)
         };
+        self.log.stash = self.log.stash.max(self.open.len() + self.again.len());
+        let (_, most) = self.log.bytes.entry(s).or_insert((before, 0));
+        *most = left.max(*most);
+        Ok(())
+    }
+
+    /// The inputs of a micro-batch.
+    fn inputs(&mut self, s: usize, m: usize) -> Result<Vec<HostTensor>> {
+        let (job, stage) = (self.job, self.stage(s));
+        let taken = |(source, _): &(Source, _)| match *source {
+            Source::Batch(i) => Ok(job.parts[m].inputs[i].clone()),
+            Source::Stage(from) => self.taken(Payload::Activation, from, s, m),
+        };
+        stage.takes.iter().map(taken).collect()
+    }
+
+    /// A pass with the forward pass of a micro-batch recorded.
+    fn record(&self, s: usize, m: usize, inputs: &[HostTensor]) -> Result<Recorded> {
+        let (job, stage) = (self.job, self.stage(s));
+        let pass = stage.context.begin()?;
+        pass.place(job.step, job.parts[m].start)?;
+        let inputs = inputs.iter().map(|x| pass.input(x)).collect::<Result<Vec<Tensor>>>()?;
+        let output = pass.within(|| stage.block.forward(&inputs))?;
+        Ok(Recorded { pass, inputs, output })
+    }
+
+    /// A micro-batch's pass with both ways recorded, and with the forward pass, the loss and what the backward pass
+    /// cannot cheaply compute again computed by one submission.
+    fn open(&mut self, s: usize, m: usize, inputs: &[HostTensor]) -> Result<(Open, Tensor)> {
+        let job = self.job;
+        let Recorded { pass, inputs, output } = self.record(s, m, inputs)?;
         let mut loss = None;
-        if s + 1 == job.stages.len() {
-            let Some(targets) = &part.targets else {
+        if s + 1 == job.stages.len()
+            && let Some(teaching) = job.teaching
+        {
+            let Some(targets) = &job.parts[m].targets else {
                 bail!(Argument, "pipeline", "the batch has no targets")
             };
             let (own, all) = (job.counts.0[m], job.counts.1);
             loss = Some(pass.within(|| teaching.loss.share(&pass, output, targets, own, all))?);
         }
         let open = self.record_backward(s, pass, &inputs, output, loss)?;
-        // What B will need and cannot cheaply compute again is kept by the same submission.
-        let now: Vec<Tensor> = loss.into_iter().chain((!consumers.is_empty()).then_some(output)).collect();
+        let hands_on = !self.consumers(s, false).is_empty();
+        let now: Vec<Tensor> = loss.into_iter().chain(hands_on.then_some(output)).collect();
         let back = open.back.iter().filter_map(|(.., dx)| *dx);
         let later: Vec<Tensor> = back.chain(open.weights.iter().flatten().copied()).collect();
         open.pass.compute_for(&now, &later)?;
-        if !consumers.is_empty() {
-            let data = output.read()?;
-            self.hand_on(s, m, &consumers, &data)?;
-        }
-        self.open.insert((s, m), open);
-        self.log.stash = self.log.stash.max(self.open.len());
-        let left = (stage.context.stats().live_bytes as u64).saturating_sub(before);
-        let (_, most) = self.log.bytes.entry(s).or_insert((before, 0));
-        *most = left.max(*most);
-        Ok(())
+        Ok((open, output))
+    }
+
+    /// The forward pass of a micro-batch once more, from its inputs, as it was: with the same random numbers, and with
+    /// the submission that a stage makes which does not recompute.
+    fn open_again(&mut self, s: usize, inputs: &[HostTensor], m: usize) -> Result<Open> {
+        let context = &self.stage(s).context;
+        let before = context.stats().live_bytes as u64;
+        let (open, _) = self.open(s, m, inputs)?;
+        let made = (context.stats().live_bytes as u64).saturating_sub(before);
+        let most = self.log.again.entry(s).or_default();
+        *most = made.max(*most);
+        Ok(open)
     }
 
     fn hand_on(&mut self, s: usize, m: usize, consumers: &[usize], data: &HostTensor) -> Result<()> {
@@ -267,7 +314,11 @@ impl<'a> Worker<'a> {
 
     /// Puts the gradients that have come in their places; computes those of the inputs and hands them on.
     fn backward(&mut self, s: usize, m: usize) -> Result<()> {
-        let Some(open) = self.open.remove(&(s, m)) else { bail!(Argument, "pipeline", "F has not run") };
+        let open = match (self.open.remove(&(s, m)), self.again.remove(&(s, m))) {
+            (Some(open), _) => open,
+            (None, Some(inputs)) => self.open_again(s, &inputs, m)?,
+            (None, None) => bail!(Argument, "pipeline", "F has not run"),
+        };
         for (from, place) in &open.coming {
             let data = self.taken(Payload::Gradient, *from, s, m)?;
             open.pass.replace(*place, data)?;
@@ -377,6 +428,13 @@ impl<'a> Worker<'a> {
         self.inbox.insert(message, parcel.tensor);
         Ok(())
     }
+}
+
+/// A forward pass that is recorded.
+struct Recorded {
+    pass: Pass,
+    inputs: Vec<Tensor>,
+    output: Tensor,
 }
 
 /// The cotangent of a loss.

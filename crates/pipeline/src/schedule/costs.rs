@@ -25,6 +25,8 @@ pub struct StageCost {
     pub stash: u64,
     /// Bytes of it that W still needs after I.
     pub kept: u64,
+    /// Bytes that B or I computes again before it works, and that go with it: none where F keeps them.
+    pub again: u64,
     /// Bytes that one action needs while it runs.
     pub workspace: u64,
 }
@@ -42,6 +44,7 @@ impl StageCost {
             resident: 0,
             stash: 1,
             kept: 1,
+            again: 0,
             workspace: 0,
         }
     }
@@ -52,7 +55,7 @@ impl StageCost {
     pub fn recomputed(mut self, inputs: u64) -> Self {
         self.backward += self.forward;
         self.input += self.forward;
-        self.workspace += self.stash;
+        self.again = self.stash;
         self.stash = inputs;
         self
     }

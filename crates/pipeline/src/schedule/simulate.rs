@@ -179,8 +179,14 @@ impl Schedule {
                 // Without a backward pass nothing outlives the forward pass.
                 Kind::Forward if !self.is_training() => held = stash,
                 Kind::Forward => held += stash,
-                Kind::Backward => held -= stash,
-                Kind::BackwardInput => held = held - stash + kept,
+                Kind::Backward => {
+                    most = most.max(held + scale(cost.again));
+                    held -= stash;
+                }
+                Kind::BackwardInput => {
+                    most = most.max(held + scale(cost.again));
+                    held = held - stash + kept;
+                }
                 Kind::BackwardWeight => held -= kept,
                 _ => {}
             }
