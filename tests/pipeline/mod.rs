@@ -2,6 +2,7 @@
 
 mod equal;
 mod faults;
+mod parallel;
 mod public;
 mod shapes;
 mod shared;
@@ -22,6 +23,7 @@ pub(crate) fn tests() -> Vec<crate::Test> {
     [
         equal::tests(),
         faults::tests(),
+        parallel::tests(),
         public::tests(),
         shapes::tests(),
         shared::tests(),

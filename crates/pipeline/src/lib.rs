@@ -8,6 +8,7 @@
 //! [`Stages`] are a model that is cut and built, [`Trainer`] walks a schedule over them; see the module `run`.
 
 pub mod auto;
+pub mod parallel;
 pub mod partition;
 mod run;
 pub mod schedule;
@@ -15,6 +16,7 @@ pub mod schedule;
 mod tests;
 
 pub use auto::{Ranked, Ranking, auto, rank};
+pub use parallel::{Collective, Line, Mesh, MeshOptions, MeshReport, MeshTrainer, Shard, Team};
 pub use partition::{DeviceSpec, Layer, Order, Partition, Problem, Profile, Recompute, Transfer};
 pub use run::{
     Batch, Block, Contract, Function, Handover, Loopback, Loss, MakeTransport, Model, Parcel, Report, Ring,

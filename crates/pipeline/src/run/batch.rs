@@ -100,8 +100,13 @@ impl Batch {
         }
     }
 
+    /// Whether it says what its micro-batches are.
+    pub(crate) fn is_divided(&self) -> bool {
+        self.sizes.is_some() || !self.given.is_empty()
+    }
+
     /// The rows of each of `count` micro-batches.
-    pub(super) fn ranges(&self, count: usize) -> Result<Vec<Range<usize>>> {
+    pub(crate) fn ranges(&self, count: usize) -> Result<Vec<Range<usize>>> {
         let rows = self.rows()?;
         let given = self.given.iter().map(Batch::rows).collect::<Result<Vec<_>>>()?;
         let sizes = match (!given.is_empty()).then_some(&given).or(self.sizes.as_ref()) {
@@ -126,7 +131,7 @@ impl Batch {
     }
 
     /// Inputs and targets of each micro-batch.
-    pub(super) fn parts(&self, ranges: &[Range<usize>]) -> Result<Vec<Part>> {
+    pub(crate) fn parts(&self, ranges: &[Range<usize>]) -> Result<Vec<Part>> {
         if !self.given.is_empty() {
             let part = |(range, given): (&Range<usize>, &Batch)| Part {
                 start: range.start,
@@ -157,11 +162,12 @@ impl Batch {
 }
 
 /// One micro-batch.
-pub(super) struct Part {
+#[derive(Clone)]
+pub(crate) struct Part {
     /// Its first row in the batch.
     pub(super) start: usize,
     pub(super) inputs: Vec<HostTensor>,
-    pub(super) targets: Option<HostTensor>,
+    pub(crate) targets: Option<HostTensor>,
 }
 
 /// The shape with `rows` as first axis before `rest`.

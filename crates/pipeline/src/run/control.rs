@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use wgrad_graph::{Error, ErrorKind, Result, bail};
 
 use super::transport::Transport;
+use crate::parallel::Collective;
 
 /// The state of a step, shared by its threads.
-pub(super) struct Control {
+pub(crate) struct Control {
     /// When the step began; times count from here.
     begun: Instant,
     /// How long a wait may last while no thread finishes an action.
@@ -22,6 +23,7 @@ pub(super) struct Control {
     changed: Condvar,
     /// Closed when the step fails.
     ways: Vec<Arc<dyn Transport>>,
+    teams: Vec<Arc<dyn Collective>>,
 }
 
 #[derive(Default)]
@@ -33,9 +35,16 @@ struct State {
 }
 
 impl Control {
-    pub(super) fn new(threads: usize, patience: Duration, ways: Vec<Arc<dyn Transport>>) -> Self {
-        let (state, changed) = (Mutex::default(), Condvar::new());
-        Self { begun: Instant::now(), patience, progress: AtomicU64::new(0), threads, state, changed, ways }
+    pub(crate) fn new(threads: usize, patience: Duration, ways: Vec<Arc<dyn Transport>>) -> Self {
+        let (begun, progress) = (Instant::now(), AtomicU64::new(0));
+        let (state, changed, teams) = (Mutex::default(), Condvar::new(), Vec::new());
+        Self { begun, patience, progress, threads, state, changed, ways, teams }
+    }
+
+    /// The same, which closes these collectives too when the step fails.
+    pub(crate) fn closing(mut self, teams: Vec<Arc<dyn Collective>>) -> Self {
+        self.teams = teams;
+        self
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -59,7 +68,7 @@ impl Control {
 
     /// Waits by `wait`, which takes a deadline, and again as long as other threads get on meanwhile: who waits
     /// long for many actions of others is not stuck.
-    pub(super) fn patiently<T>(&self, mut wait: impl FnMut(Instant) -> Result<T>) -> Result<T> {
+    pub(crate) fn patiently<T>(&self, mut wait: impl FnMut(Instant) -> Result<T>) -> Result<T> {
         loop {
             let before = self.progress.load(Ordering::Acquire);
             match wait(self.deadline()) {
@@ -72,10 +81,11 @@ impl Control {
     }
 
     /// Ends the step: the first error is kept, and every wait ends.
-    pub(super) fn fail(&self, error: Error) {
+    pub(crate) fn fail(&self, error: Error) {
         self.lock().error.get_or_insert(error);
         self.changed.notify_all();
         self.ways.iter().for_each(|way| way.close());
+        self.teams.iter().for_each(|team| team.close());
     }
 
     /// An error once the step has failed.

@@ -1,6 +1,6 @@
 //! The forward pass alone: all stages at work on different micro-batches.
 
-use std::sync::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use wgrad_graph::{HostTensor, Result};
@@ -45,13 +45,14 @@ impl Stages {
             parts: batch.parts(&ranges)?,
             counts: (Vec::new(), 0.0),
             teaching: None,
-            control: Control::new(self.len(), PATIENCE, list),
+            control: Arc::new(Control::new(self.len(), PATIENCE, list)),
+            peers: None,
             ways,
             exchange: Exchange::default(),
-            squares: Mutex::default(),
+            squares: Arc::default(),
             timed: false,
         };
-        let mut logs = worker::run(&job)?;
+        let mut logs = worker::run(std::slice::from_ref(&job))?.remove(0);
         let mut outputs: Vec<_> = logs.iter_mut().flat_map(|l| std::mem::take(&mut l.outputs)).collect();
         outputs.sort_by_key(|(m, _)| *m);
         let outputs: Vec<HostTensor> = outputs.into_iter().map(|(_, y)| y).collect();

@@ -1,6 +1,7 @@
 //! Losses of micro-batches that add up to the loss of the batch.
 
 use std::fmt;
+use std::sync::Arc;
 
 use wgrad_autograd::{Pass, Tensor};
 use wgrad_graph::{HostTensor, Result};
@@ -19,9 +20,10 @@ type Count = dyn Fn(&HostTensor) -> f64 + Send + Sync;
 /// let loss = Loss::mean(|y, t| y.try_cross_entropy(t))
 ///     .counted(|targets| targets.to_vec::<i32>().iter().filter(|t| **t >= 0).count() as f64);
 /// ```
+#[derive(Clone)]
 pub struct Loss {
-    record: Box<Record>,
-    count: Box<Count>,
+    record: Arc<Record>,
+    count: Arc<Count>,
     mean: bool,
 }
 
@@ -29,7 +31,7 @@ impl Loss {
     /// `f` gives the mean over the elements of a micro-batch that count: all rows, unless
     /// [`Loss::counted`] says otherwise.
     pub fn mean(f: impl Fn(Tensor, Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Self {
-        Self { record: Box::new(f), count: Box::new(rows), mean: true }
+        Self { record: Arc::new(f), count: Arc::new(rows), mean: true }
     }
 
     /// `f` gives the sum over the elements of a micro-batch that count.
@@ -40,11 +42,11 @@ impl Loss {
     /// The same, where `count` tells from the targets of a micro-batch how many elements count.
     #[must_use]
     pub fn counted(mut self, count: impl Fn(&HostTensor) -> f64 + Send + Sync + 'static) -> Self {
-        self.count = Box::new(count);
+        self.count = Arc::new(count);
         self
     }
 
-    pub(super) fn count(&self, targets: &HostTensor) -> f64 {
+    pub(crate) fn count(&self, targets: &HostTensor) -> f64 {
         (self.count)(targets)
     }
 

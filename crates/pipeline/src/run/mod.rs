@@ -20,6 +20,11 @@ mod transport;
 mod update;
 mod worker;
 
+pub(crate) use control::Control;
+pub(crate) use error::{guarded, panicked, placed};
+pub(crate) use train::losses;
+pub(crate) use worker::run;
+
 pub use batch::Batch;
 pub use block::{Block, Function, Model};
 pub use loss::Loss;

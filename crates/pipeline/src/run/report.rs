@@ -41,7 +41,7 @@ pub struct Report {
 }
 
 impl Report {
-    pub(super) fn new(stages: &Stages, schedule: &Schedule, logs: &[Log]) -> Self {
+    pub(crate) fn new(stages: &Stages, schedule: &Schedule, logs: &[Log]) -> Self {
         let handovers = logs.iter().flat_map(|l| &l.handovers);
         let mut handovers: Vec<Handover> =
             handovers.map(|&(passage, bytes)| Handover { passage, bytes }).collect();

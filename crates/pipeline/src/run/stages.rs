@@ -12,6 +12,7 @@ use super::error::{guarded, placed};
 use super::tie::Tie;
 use super::{Block, Model};
 use crate::Partition;
+use crate::parallel;
 use crate::schedule::Edge;
 
 /// Rows of the batch with which a stage is tried when it is built. Two, since one broadcasts.
@@ -123,20 +124,20 @@ impl<'a> StageSpec<'a> {
 }
 
 /// A stage that is built.
-pub(super) struct Stage {
+pub(crate) struct Stage {
     pub(super) name: String,
-    pub(super) context: Context,
+    pub(crate) context: Context,
     pub(super) takes: Vec<(Source, Contract)>,
     pub(super) gives: Contract,
     /// Whether the forward pass is run again before the backward pass.
     pub(super) recompute: bool,
     pub(super) block: Box<dyn Block>,
-    pub(super) params: ParamSet,
+    pub(crate) params: ParamSet,
 }
 
 impl Stage {
     /// The stage in messages.
-    pub(super) fn label(&self, index: usize) -> String {
+    pub(crate) fn label(&self, index: usize) -> String {
         format!("stage {index} (`{}` on {})", self.name, self.context.caps().name)
     }
 }
@@ -162,7 +163,7 @@ impl Stage {
 /// # Ok(()) }
 /// ```
 pub struct Stages {
-    pub(super) stages: Vec<Stage>,
+    pub(crate) stages: Vec<Stage>,
     edges: Vec<Edge>,
     pub(super) ties: Vec<Tie>,
     pub(super) mode: Mode,
@@ -380,12 +381,12 @@ impl Stages {
         self.set_weights(&load_tensors(path.as_ref())?)
     }
 
-    pub(super) fn param(&self, stage: usize, index: usize) -> &Param {
+    pub(crate) fn param(&self, stage: usize, index: usize) -> &Param {
         self.stages[stage].params.iter().nth(index).expect("the index comes from this list")
     }
 
     /// The stage and index of every parameter with this name.
-    pub(super) fn named(&self, name: &str) -> Vec<(usize, usize)> {
+    pub(crate) fn named(&self, name: &str) -> Vec<(usize, usize)> {
         let of = |(s, stage): (usize, &Stage)| {
             let at = stage.params.iter().enumerate().filter(|(_, p)| p.name() == name);
             at.map(|(i, _)| (s, i)).collect::<Vec<_>>()
@@ -478,7 +479,7 @@ fn probe(before: &[Stage], stage: &Stage, index: usize, promised: Option<Contrac
         pass.input(zeros)
     };
     let inputs: Vec<Tensor> = stage.takes.iter().map(zeros).collect::<Result<_>>()?;
-    let recorded = guarded(|| stage.block.forward(&inputs).and_then(|y| y.try_out()));
+    let recorded = guarded(|| parallel::trial(|| stage.block.forward(&inputs)).and_then(|y| y.try_out()));
     let out = recorded.map_err(|error| {
         let from = |(source, contract): &(Source, Contract)| match source {
             Source::Stage(s) => format!("{contract} of {}", before[*s].label(*s)),

@@ -12,6 +12,9 @@ pub(super) struct Open {
     pub(super) coming: Vec<(usize, Tensor)>,
     /// What goes back, recorded with F: the stage that takes it, shape and dtype, the gradient if there is one.
     pub(super) back: Vec<(usize, Out, Option<Tensor>)>,
+    /// Where the gradients of several shards are summed before the backward pass goes on: each with the input that
+    /// stands for the sum.
+    pub(super) copied: Vec<(Tensor, Tensor)>,
     /// The gradients of the parameters, recorded with F.
     pub(super) weights: Vec<Option<Tensor>>,
 }
@@ -37,6 +40,20 @@ impl Sums {
     /// A step begins. What an earlier one left, whole or failed, is replaced by the first gradient.
     pub(super) fn begin(&mut self) {
         self.found.fill(false);
+    }
+
+    /// The sums with the last micro-batch's gradients, which are not kept here.
+    pub(super) fn whole(&mut self, gradients: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>> {
+        let mut whole = Vec::new();
+        for ((kept, found), gradient) in self.kept.iter().zip(&mut self.found).zip(gradients) {
+            whole.push(match (*found, *gradient) {
+                (true, Some(g)) => Some(kept.t().try_add(g)?),
+                (true, None) => Some(kept.t()),
+                (false, g) => g,
+            });
+            *found |= gradient.is_some();
+        }
+        Ok(whole)
     }
 
     /// Adds a micro-batch's gradients, for good when its pass ends.

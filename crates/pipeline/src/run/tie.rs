@@ -63,7 +63,7 @@ impl Stages {
 
 /// The gradients of tied parameters on their way to each other.
 #[derive(Default)]
-pub(super) struct Exchange(Mutex<HashMap<(usize, usize), Option<HostTensor>>>);
+pub(crate) struct Exchange(Mutex<HashMap<(usize, usize), Option<HostTensor>>>);
 
 impl Exchange {
     /// Shows the gradient of a member; `None` where it has none.

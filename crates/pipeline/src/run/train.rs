@@ -5,15 +5,17 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use wgrad_autograd::Deferred;
 use wgrad_graph::{HostTensor, Result, bail};
 use wgrad_nn::{Optimizer, ParamSet};
 
+use super::batch::Part;
 use super::control::Control;
 use super::error::placed;
 use super::stash::Sums;
 use super::tie::Exchange;
 use super::transport::{Ring, Transport};
-use super::worker::{self, Job};
+use super::worker::{self, Job, Log};
 use super::{Batch, Loss, Report, Stages};
 use crate::schedule::{Channels, Schedule, Wiring};
 
@@ -78,8 +80,8 @@ impl fmt::Debug for TrainOptions {
 type AnyOptimizer = Box<dyn Optimizer + Send>;
 
 /// What a step needs to learn.
-pub(super) struct Teaching {
-    pub(super) loss: Loss,
+pub(crate) struct Teaching {
+    pub(crate) loss: Loss,
     pub(super) options: TrainOptions,
     /// One a stage; none where there is no parameter.
     pub(super) optimizers: Vec<Mutex<Option<AnyOptimizer>>>,
@@ -126,9 +128,9 @@ pub struct StepReport {
 /// # Ok(()) }
 /// ```
 pub struct Trainer {
-    stages: Stages,
-    teaching: Teaching,
-    steps: u64,
+    pub(crate) stages: Stages,
+    pub(crate) teaching: Teaching,
+    pub(crate) steps: u64,
     /// The last schedule, lowered and proved, with its rings.
     proved: Option<(Schedule, Schedule, Wiring)>,
 }
@@ -221,9 +223,33 @@ impl Trainer {
     /// `Argument` for a schedule that does not fit the stages, or that [`Schedule::check`] refuses; `Shape` for a
     /// batch that does not fit.
     pub fn step(&mut self, schedule: &Schedule, batch: &Batch) -> Result<StepReport> {
+        self.prepare(schedule, batch)?;
+        let parts = batch.parts(&batch.ranges(schedule.micro_batches())?)?;
+        let counts = self.counts(&parts);
+        let all = counts.iter().sum();
+        let (ways, list) = self.ways()?;
+        let (lowered, _) = self.lowered()?;
+        let control = Control::new(lowered.lists().len(), self.teaching.options.deadline, list);
+        let squares = Arc::new(Mutex::new(vec![0.0; self.stages.len()]));
+        let job = self.job(parts, (counts, all), (Arc::new(control), squares), ways)?;
+        let logs = worker::run(std::slice::from_ref(&job));
+        self.steps += 1;
+        let mut logs = logs?.remove(0);
+        let mut loss = 0.0;
+        for share in losses(&mut logs) {
+            loss += share.get()?;
+        }
+        let norm = logs.iter().find_map(|l| l.norm);
+        let applied = logs.iter().all(|l| l.applied);
+        let (lowered, _) = self.lowered()?;
+        Ok(StepReport { loss, norm, applied, report: Report::new(&self.stages, lowered, &logs) })
+    }
+
+    /// Proves that a step can walk `schedule` with `batch`.
+    pub(crate) fn prepare(&mut self, schedule: &Schedule, batch: &Batch) -> Result<()> {
         let op = "Trainer::step";
         self.prove(schedule)?;
-        let Some((_, lowered, wiring)) = &self.proved else { bail!(Argument, op, "no schedule") };
+        let (lowered, _) = self.lowered()?;
         if !lowered.is_training() {
             bail!(Argument, op, "`{}` has no backward pass", lowered.name());
         }
@@ -242,39 +268,56 @@ impl Trainer {
                  micro-batch a step, or from several in `Mode::Eval`, which leaves them as they are"
             );
         }
-        let parts = batch.parts(&batch.ranges(lowered.micro_batches())?)?;
-        let counts: Vec<f64> =
-            parts.iter().filter_map(|p| p.targets.as_ref()).map(|t| self.teaching.loss.count(t)).collect();
-        let all = counts.iter().sum::<f64>();
-        if !(all > 0.0 && all.is_finite()) {
-            bail!(Argument, op, "{all} elements of the targets count for the loss");
+        Ok(())
+    }
+
+    /// The last schedule, lowered, with its rings.
+    pub(crate) fn lowered(&self) -> Result<(&Schedule, &Wiring)> {
+        match &self.proved {
+            Some((_, lowered, wiring)) => Ok((lowered, wiring)),
+            None => bail!(Argument, "Trainer::step", "no schedule"),
         }
-        let options = &self.teaching.options;
-        let (ways, list) = ways(lowered, wiring, options.transport.as_deref());
-        let job = Job {
+    }
+
+    /// How many elements of the loss each micro-batch has.
+    pub(crate) fn counts(&self, parts: &[Part]) -> Vec<f64> {
+        let targets = parts.iter().filter_map(|p| p.targets.as_ref());
+        targets.map(|t| self.teaching.loss.count(t)).collect()
+    }
+
+    /// The ways between the stages for one step.
+    pub(crate) fn ways(&self) -> Result<(Ways, Vec<Arc<dyn Transport>>)> {
+        let (lowered, wiring) = self.lowered()?;
+        Ok(ways(lowered, wiring, self.teaching.options.transport.as_deref()))
+    }
+
+    /// What a step's threads see: parts of the batch with the elements that count in each and in all, and what
+    /// they share with those of other lines.
+    pub(crate) fn job(
+        &self,
+        parts: Vec<Part>,
+        (counts, all): (Vec<f64>, f64),
+        (control, squares): (Arc<Control>, Arc<Mutex<Vec<f64>>>),
+        ways: Ways,
+    ) -> Result<Job<'_>> {
+        let (schedule, _) = self.lowered()?;
+        if !(all > 0.0 && all.is_finite()) {
+            bail!(Argument, "Trainer::step", "{all} elements of the targets count for the loss");
+        }
+        Ok(Job {
             stages: &self.stages,
-            schedule: lowered,
+            schedule,
             step: self.steps,
             parts,
             counts: (counts, all),
             teaching: Some(&self.teaching),
-            control: Control::new(lowered.lists().len(), options.deadline, list),
+            control,
             ways,
             exchange: Exchange::default(),
-            squares: Mutex::new(vec![0.0; self.stages.len()]),
-            timed: options.timed,
-        };
-        self.steps += 1;
-        let mut logs = worker::run(&job)?;
-        let mut losses: Vec<_> = logs.iter_mut().flat_map(|l| std::mem::take(&mut l.losses)).collect();
-        losses.sort_by_key(|(m, _)| *m);
-        let mut loss = 0.0;
-        for (_, share) in &losses {
-            loss += share.get()?;
-        }
-        let norm = logs.iter().find_map(|l| l.norm);
-        let applied = logs.iter().all(|l| l.applied);
-        Ok(StepReport { loss, norm, applied, report: Report::new(&self.stages, lowered, &logs) })
+            squares,
+            peers: None,
+            timed: self.teaching.options.timed,
+        })
     }
 
     /// Lowers and checks a schedule, unless it is the last one.
@@ -340,11 +383,18 @@ impl Stages {
     }
 }
 
+/// The shares of the loss, by micro-batch.
+pub(crate) fn losses(logs: &mut [Log]) -> Vec<Deferred<f64>> {
+    let mut losses: Vec<_> = logs.iter_mut().flat_map(|l| std::mem::take(&mut l.losses)).collect();
+    losses.sort_by_key(|(m, _)| *m);
+    losses.into_iter().map(|(_, share)| share).collect()
+}
+
 /// The way from one stage to another.
-pub(super) type Ways = HashMap<(usize, usize), Arc<dyn Transport>>;
+pub(crate) type Ways = HashMap<(usize, usize), Arc<dyn Transport>>;
 
 /// The ways of a schedule, by ends and as a list.
-pub(super) fn ways(
+pub(crate) fn ways(
     schedule: &Schedule,
     wiring: &Wiring,
     make: Option<&MakeTransport>,

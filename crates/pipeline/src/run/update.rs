@@ -14,6 +14,13 @@ impl Worker<'_> {
     /// Shows the gradients of tied parameters to the other stages that have them.
     pub(super) fn reduce(&mut self, s: usize) -> Result<()> {
         let job = self.job;
+        if let Some(reducer) = self.reducers.remove(&s) {
+            // The sums over all replicas take the place of this one's.
+            let (summed, sums) = (reducer.finish()?, &self.sums[&s]);
+            self.stage(s)
+                .context
+                .pass(|p| summed.into_iter().try_for_each(|(i, sum)| sums.kept[i].try_set(p.input(sum)?)))?;
+        }
         let sums = &self.sums[&s];
         for member in job.stages.ties.iter().flat_map(|t| &t.members).filter(|m| m.0 == s) {
             let found = sums.found[member.1];
@@ -54,7 +61,13 @@ impl Worker<'_> {
                         Some(factor) => grads.scale(pass.input(HostTensor::new([], &[factor as f32])?)?)?,
                         None => grads.clone(),
                     };
-                    optimizer.step(&grads).map(|_| ())
+                    optimizer.step(&grads).map(|_| ())?;
+                    match &self.job.peers {
+                        Some(peers) => {
+                            peers.align(action.stage, &self.stage(action.stage).params, pass, control)
+                        }
+                        None => Ok(()),
+                    }
                 })?;
                 if teaching.options.together { pass.prepare() } else { Ok(()) }
             });
@@ -99,10 +112,14 @@ impl Worker<'_> {
         let named = |(i, g): &(usize, Tensor)| (sums.params[*i].id(), *g);
         if teaching.options.measures() {
             // A tied gradient counts once.
-            let counts = |(i, _): &&(usize, Tensor)| job.stages.tie_of(s, *i).is_none_or(|(_, first)| first);
+            let counts = |(i, _): &&(usize, Tensor)| {
+                job.stages.tie_of(s, *i).is_none_or(|(_, first)| first)
+                    && job.peers.as_ref().is_none_or(|p| p.counts(&sums.params[*i]))
+            };
             let own: Grads = grads.iter().filter(counts).map(named).collect();
             let norm = if own.is_empty() { 0.0 } else { pass.within(|| own.global_norm())?.item::<f64>()? };
-            job.squares.lock().unwrap_or_else(PoisonError::into_inner)[s] = norm * norm;
+            job.squares.lock().unwrap_or_else(PoisonError::into_inner)
+                [job.peers.as_ref().map_or(0, |p| p.line * job.stages.len()) + s] = norm * norm;
         }
         let grads = grads.iter().map(named).collect();
         Ok((pass, grads))

@@ -1,12 +1,12 @@
 //! One thread: a device's list, action by action.
 
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 use wgrad_autograd::{Deferred, Pass, Tensor, vjp_found};
-use wgrad_graph::{HostTensor, Out, Result, bail};
+use wgrad_graph::{Error, ErrorKind, HostTensor, Out, Result, bail};
 
 use super::batch::Part;
 use super::control::Control;
@@ -16,10 +16,11 @@ use super::stash::{Open, Sums};
 use super::tie::Exchange;
 use super::train::{Teaching, Ways};
 use super::transport::{Loopback, Parcel, Transport};
+use crate::parallel::{Backward, Crossing, Peers, Reducer, crossed};
 use crate::schedule::{Action, Kind, Message, Passage, Payload, Schedule, Span};
 
 /// What all threads of a step see.
-pub(super) struct Job<'a> {
+pub(crate) struct Job<'a> {
     pub(super) stages: &'a Stages,
     /// The schedule with all sends and receives.
     pub(super) schedule: &'a Schedule,
@@ -28,23 +29,25 @@ pub(super) struct Job<'a> {
     /// Elements of the loss of each micro-batch, and their sum.
     pub(super) counts: (Vec<f64>, f64),
     pub(super) teaching: Option<&'a Teaching>,
-    pub(super) control: Control,
+    pub(super) control: Arc<Control>,
     pub(super) ways: Ways,
     pub(super) exchange: Exchange,
-    /// The square of the norm of each stage's gradient.
-    pub(super) squares: Mutex<Vec<f64>>,
+    /// The square of the norm of each stage's gradient, line after line.
+    pub(super) squares: Arc<Mutex<Vec<f64>>>,
+    /// What the line has with the others of its mesh; nothing where a pipeline runs alone.
+    pub(crate) peers: Option<Peers>,
     /// Wait for the device after each action, so that the times are those of the device.
     pub(super) timed: bool,
 }
 
 /// What a thread did.
 #[derive(Default)]
-pub(super) struct Log {
+pub(crate) struct Log {
     pub(super) spans: Vec<Span>,
     pub(super) handovers: Vec<(Passage, u64)>,
     /// The last stage's outputs, in a pass that does not learn.
     pub(super) outputs: Vec<(usize, HostTensor)>,
-    pub(super) losses: Vec<(usize, Deferred<f64>)>,
+    pub(crate) losses: Vec<(usize, Deferred<f64>)>,
     /// The most micro-batches whose pass was open, or was to be run again, at once.
     pub(super) stash: usize,
     /// Handovers between stages of this thread.
@@ -54,8 +57,8 @@ pub(super) struct Log {
     /// For each stage that computes its forward pass again the most bytes that one such pass left.
     pub(super) again: HashMap<usize, u64>,
     /// The norm of all gradients before they are clipped, and whether the step was applied.
-    pub(super) norm: Option<f64>,
-    pub(super) applied: bool,
+    pub(crate) norm: Option<f64>,
+    pub(crate) applied: bool,
 }
 
 /// A thread that walks the list of `device`.
@@ -70,6 +73,8 @@ pub(super) struct Worker<'a> {
     outbox: HashMap<Message, HostTensor>,
     own: Loopback,
     zeros: Vec<HostTensor>,
+    /// Who sums the gradients of a stage over replicas, from its last W to its R.
+    pub(super) reducers: HashMap<usize, Reducer>,
     /// The sums of this thread's stages.
     pub(super) sums: HashMap<usize, MutexGuard<'a, Sums>>,
     pub(super) log: Log,
@@ -85,12 +90,13 @@ impl<'a> Worker<'a> {
                 sums.insert(stage, own);
             }
         }
-        let (open, again, inbox, outbox, own, zeros, log) = Default::default();
-        Self { job, device, open, again, inbox, outbox, own, zeros, sums, log }
+        let (open, again, inbox, outbox, own, zeros) = Default::default();
+        let (reducers, log) = Default::default();
+        Self { job, device, open, again, inbox, outbox, own, zeros, reducers, sums, log }
     }
 
     /// Walks the list to its end.
-    pub(super) fn run(mut self) -> Result<Log> {
+    fn walk(&mut self) -> Result<()> {
         let list = &self.job.schedule.lists()[self.device];
         for (place, &action) in list.iter().enumerate() {
             self.job.control.alive()?;
@@ -108,7 +114,7 @@ impl<'a> Worker<'a> {
                     let start = start + share * i as f64;
                     self.log.spans.push(Span { device: self.device, action, start, end: start + share });
                 }
-                return Ok(self.log);
+                return Ok(());
             }
             let begun = Instant::now();
             let done = guarded(|| self.act(action));
@@ -117,7 +123,7 @@ impl<'a> Worker<'a> {
             self.log.spans.push(Span { device: self.device, action, start, end });
             self.job.control.advance();
         }
-        Ok(self.log)
+        Ok(())
     }
 
     fn now(&self, at: Instant) -> f64 {
@@ -128,7 +134,8 @@ impl<'a> Worker<'a> {
     pub(super) fn place(&self, action: Action) -> String {
         let Action { stage, micro_batch, .. } = action;
         let (stage, label) = (self.job.stages.stages[stage].label(stage), self.job.schedule.label(action));
-        format!("{stage}, micro-batch {micro_batch}, action {label}")
+        let line = self.job.peers.as_ref().map(Peers::place).unwrap_or_default();
+        format!("{line}{stage}, micro-batch {micro_batch}, action {label}")
     }
 
     fn act(&mut self, action: Action) -> Result<()> {
@@ -164,7 +171,7 @@ impl<'a> Worker<'a> {
         let consumers: Vec<usize> = self.consumers(s, false);
         if job.teaching.is_none() {
             // What is read here is computed here.
-            let data = self.record(s, m, &inputs)?.output.read()?;
+            let data = self.record(s, m, &inputs, false)?.output.read()?;
             if consumers.is_empty() {
                 self.log.outputs.push((m, data.clone()));
             }
@@ -173,7 +180,7 @@ impl<'a> Worker<'a> {
         let left = if stage.recompute {
             if !consumers.is_empty() {
                 // The pass is dropped: B commits what its own forward pass sets, once.
-                let data = self.record(s, m, &inputs)?.output.read()?;
+                let data = self.record(s, m, &inputs, false)?.output.read()?;
                 self.hand_on(s, m, &consumers, &data)?;
             }
             let bytes = inputs.iter().map(|x| x.bytes().len() as u64).sum();
@@ -205,20 +212,26 @@ impl<'a> Worker<'a> {
     }
 
     /// A pass with the forward pass of a micro-batch recorded.
-    fn record(&self, s: usize, m: usize, inputs: &[HostTensor]) -> Result<Recorded> {
+    fn record(&self, s: usize, m: usize, inputs: &[HostTensor], learns: bool) -> Result<Recorded> {
         let (job, stage) = (self.job, self.stage(s));
         let pass = stage.context.begin()?;
         pass.place(job.step, job.parts[m].start)?;
         let inputs = inputs.iter().map(|x| pass.input(x)).collect::<Result<Vec<Tensor>>>()?;
-        let output = pass.within(|| stage.block.forward(&inputs))?;
-        Ok(Recorded { pass, inputs, output })
+        let forward = || stage.block.forward(&inputs);
+        let Some(calls) = job.peers.as_ref().and_then(|p| p.calls(s, &job.control)) else {
+            let output = pass.within(forward)?;
+            return Ok(Recorded { pass, inputs, output, crossings: Vec::new() });
+        };
+        let (pass, output, crossings) =
+            crossed(pass, calls, &inputs, learns.then_some(&stage.params), forward)?;
+        Ok(Recorded { pass, inputs, output, crossings })
     }
 
     /// A micro-batch's pass with both ways recorded, and with the forward pass, the loss and what the backward pass
     /// cannot cheaply compute again computed by one submission.
     fn open(&mut self, s: usize, m: usize, inputs: &[HostTensor]) -> Result<(Open, Tensor)> {
         let job = self.job;
-        let Recorded { pass, inputs, output } = self.record(s, m, inputs)?;
+        let Recorded { pass, inputs, output, crossings } = self.record(s, m, inputs, true)?;
         let mut loss = None;
         if s + 1 == job.stages.len()
             && let Some(teaching) = job.teaching
@@ -229,11 +242,12 @@ impl<'a> Worker<'a> {
             let (own, all) = (job.counts.0[m], job.counts.1);
             loss = Some(pass.within(|| teaching.loss.share(&pass, output, targets, own, all))?);
         }
-        let open = self.record_backward(s, pass, &inputs, output, loss)?;
+        let open = self.record_backward(s, pass, &inputs, (output, loss), &crossings)?;
         let hands_on = !self.consumers(s, false).is_empty();
         let now: Vec<Tensor> = loss.into_iter().chain(hands_on.then_some(output)).collect();
         let back = open.back.iter().filter_map(|(.., dx)| *dx);
-        let later: Vec<Tensor> = back.chain(open.weights.iter().flatten().copied()).collect();
+        let copied = open.copied.iter().map(|(d, _)| *d);
+        let later: Vec<Tensor> = copied.chain(back).chain(open.weights.iter().flatten().copied()).collect();
         open.pass.compute_for(&now, &later)?;
         Ok((open, output))
     }
@@ -264,8 +278,8 @@ impl<'a> Worker<'a> {
         s: usize,
         pass: Pass,
         inputs: &[Tensor],
-        output: Tensor,
-        loss: Option<Tensor>,
+        (output, loss): (Tensor, Option<Tensor>),
+        crossings: &[Crossing],
     ) -> Result<Open> {
         let (mut outputs, mut cotangents, mut coming) = (Vec::new(), Vec::new(), Vec::new());
         if let Some(loss) = loss {
@@ -288,18 +302,21 @@ impl<'a> Worker<'a> {
         }
         let givers: Vec<(usize, usize)> = self.givers(s);
         let params = &self.sums[&s].params;
-        let found = pass.within(|| -> Result<Vec<Option<Tensor>>> {
+        let Backward { found, copied } = pass.within(|| -> Result<Backward> {
             let wanted = givers.iter().map(|(i, _)| inputs[*i]).chain(params.iter().map(|p| p.t()));
             let wanted: Vec<Tensor> = wanted.collect();
             if outputs.is_empty() || wanted.is_empty() {
-                return Ok(vec![None; wanted.len()]);
+                return Ok(Backward { found: vec![None; wanted.len()], copied: Vec::new() });
             }
-            vjp_found(&outputs, &cotangents, &wanted)
+            if !crossings.is_empty() {
+                return Backward::record(&pass, &outputs, &cotangents, &wanted, crossings);
+            }
+            Ok(Backward { found: vjp_found(&outputs, &cotangents, &wanted)?, copied: Vec::new() })
         })?;
         let (dx, weights) = found.split_at(givers.len());
         let back = givers.iter().zip(dx).map(|((i, to), dx)| Ok((*to, inputs[*i].try_out()?, *dx)));
         let back = back.collect::<Result<_>>()?;
-        Ok(Open { pass, loss, coming, back, weights: weights.to_vec() })
+        Ok(Open { pass, loss, coming, back, copied, weights: weights.to_vec() })
     }
 
     /// Zeros on the host, shared by all who ask for the same.
@@ -324,6 +341,11 @@ impl<'a> Worker<'a> {
             open.pass.replace(*place, data)?;
         }
         let now: Vec<Tensor> = open.back.iter().filter_map(|(.., dx)| *dx).collect();
+        if let Some(calls) = self.job.peers.as_ref().and_then(|p| p.calls(s, &self.job.control)) {
+            let weights = open.weights.iter().flatten();
+            let later: Vec<Tensor> = now.iter().chain(weights).copied().collect();
+            calls.sum_copied(&open.pass, &open.copied, &later)?;
+        }
         if !now.is_empty() {
             let later: Vec<Tensor> = open.weights.iter().flatten().copied().collect();
             open.pass.compute_for(&now, &later)?;
@@ -343,7 +365,21 @@ impl<'a> Worker<'a> {
     fn weights(&mut self, s: usize, m: usize) -> Result<()> {
         let Some(open) = self.open.remove(&(s, m)) else { bail!(Argument, "pipeline", "I has not run") };
         let sums = self.sums.get_mut(&s).expect("a thread has the sums of its stages");
-        open.pass.within(|| sums.add(&open.weights))?;
+        let last = self.job.schedule.lists()[self.device]
+            .iter()
+            .rev()
+            .find(|a| a.stage == s && matches!(a.kind, Kind::Backward | Kind::BackwardWeight));
+        let ends = last.is_some_and(|a| a.micro_batch == m);
+        let peers = self.job.peers.as_ref().filter(|_| ends);
+        match peers.and_then(|p| p.reducer(s, &sums.params, &self.job.control)) {
+            None => open.pass.within(|| sums.add(&open.weights))?,
+            // Other replicas' gradients are added on the way.
+            Some(reducer) => {
+                let whole = open.pass.within(|| sums.whole(&open.weights))?;
+                let reducer = self.reducers.entry(s).or_insert(reducer?);
+                reducer.reduce(&open.pass, &whole)?;
+            }
+        }
         if let Some(loss) = open.loss {
             self.log.losses.push((m, loss.deferred()));
         }
@@ -435,6 +471,8 @@ struct Recorded {
     pass: Pass,
     inputs: Vec<Tensor>,
     output: Tensor,
+    /// Where devices that share a layer met.
+    crossings: Vec<Crossing>,
 }
 
 /// The cotangent of a loss.
@@ -446,43 +484,45 @@ fn one(pass: &Pass, loss: Tensor) -> Result<Tensor> {
     pass.try_ones(out.shape)?.try_cast(out.dtype)
 }
 
-/// Runs all lists, a thread each; what each thread did.
-pub(super) fn run(job: &Job<'_>) -> Result<Vec<Log>> {
-    let devices: Range<usize> = 0..job.schedule.lists().len();
-    let walk = |device: usize| {
-        let walked = guarded(|| Worker::new(job, device).run());
-        walked.map_err(|error| job.control.fail(error)).ok()
+/// Runs all lists of all lines, which share their control, a thread each; what each thread did.
+pub(crate) fn run(jobs: &[Job<'_>]) -> Result<Vec<Vec<Log>>> {
+    let walk = |job: &Job<'_>, device: usize| {
+        let mut worker =
+            guarded(|| Ok(Worker::new(job, device))).map_err(|error| job.control.fail(error)).ok()?;
+        // The others stop before the worker ends, which waits for its own helpers.
+        guarded(|| worker.walk()).map_err(|error| job.control.fail(error)).ok()?;
+        Some(std::mem::take(&mut worker.log))
     };
-    let logs: Vec<Option<Log>> = std::thread::scope(|scope| {
-        let spawn = |device| {
-            let named = std::thread::Builder::new().name(format!("pipeline device {device}"));
-            named.spawn_scoped(scope, move || walk(device))
-        };
-        let threads: Vec<_> = devices
-            .map(|device| {
-                let spawned = spawn(device);
-                spawned.map_err(|e| {
+    let logs: Vec<Vec<Option<Log>>> = std::thread::scope(|scope| {
+        let mut lines = Vec::new();
+        for job in jobs {
+            let mut threads = Vec::new();
+            for device in 0..job.schedule.lists().len() {
+                let named = std::thread::Builder::new().name(format!("pipeline device {device}"));
+                let spawned = named.spawn_scoped(scope, move || walk(job, device));
+                threads.push(spawned.map_err(|e| {
                     let text = format!("no thread for device {device}: {e}");
-                    job.control.fail(wgrad_graph::Error::new(
-                        wgrad_graph::ErrorKind::Limit,
-                        "pipeline",
-                        text,
-                    ));
-                })
-            })
-            .collect();
-        threads.into_iter().map(|t| t.ok().and_then(|t| t.join().ok().flatten())).collect()
+                    job.control.fail(Error::new(ErrorKind::Limit, "pipeline", text));
+                }));
+            }
+            lines.push(threads);
+        }
+        let join =
+            |t: std::result::Result<ScopedJoinHandle<'_, Option<Log>>, ()>| t.ok()?.join().ok().flatten();
+        lines.into_iter().map(|threads| threads.into_iter().map(join).collect()).collect()
     });
-    let outcome = job.control.outcome();
-    if outcome.is_err() {
+    for job in jobs {
+        let Err(error) = job.control.outcome() else { continue };
         // What is under way ends before the next step begins, and its failures are told by now.
-        for stage in &job.stages.stages {
+        for stage in jobs.iter().flat_map(|job| &job.stages.stages) {
             let _told = stage.context.sync();
         }
+        return Err(error);
     }
-    outcome?;
-    let logs: Vec<Log> = logs.into_iter().flatten().collect();
-    once(job.schedule, &logs)?;
+    let logs: Vec<Vec<Log>> = logs.into_iter().map(|line| line.into_iter().flatten().collect()).collect();
+    for (job, logs) in jobs.iter().zip(&logs) {
+        once(job.schedule, logs)?;
+    }
     Ok(logs)
 }
 

@@ -1,0 +1,6 @@
+//! Layers that several devices share.
+
+crate::suite![
+    plain: ;
+    device:
+];
