@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use wgrad::{Backend, Caps, Result};
+use wgrad::{Backend, Caps, DeviceKind, Result};
 use wgrad_graph::{Args, BufferId, Memory, Pending, Plan, Prepared, Ticket};
 
 #[derive(Default)]
@@ -46,6 +46,25 @@ pub(crate) struct Dry {
 impl Dry {
     pub(crate) fn open(caps: Caps) -> Arc<dyn Backend> {
         Arc::new(Dry { caps, state: Shared::default() })
+    }
+}
+
+/// The limits of a large GPU, for plans on a machine that has none.
+pub(crate) fn large_gpu() -> Caps {
+    Caps {
+        name: "a large GPU".to_owned(),
+        driver: String::new(),
+        kind: DeviceKind::DiscreteGpu,
+        max_buffers: 8,
+        max_value_bytes: (1 << 31) - 4,
+        align_bytes: 256,
+        immediate_bytes: 128,
+        max_invocations: 1024,
+        max_workgroups: 65_535,
+        shared_bytes: 48 << 10,
+        subgroup: 32,
+        f64: false,
+        wide: false,
     }
 }
 

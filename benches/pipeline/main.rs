@@ -13,6 +13,7 @@ mod whole;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::Parser;
 use wgrad::pipeline::{self, Family, Problem, TrainOptions};
@@ -53,12 +54,18 @@ struct Args {
     /// Train a model larger than one device's budget: half of what one context needs.
     #[arg(long)]
     budget: bool,
+    /// Start no more runs after so many seconds; those left out are named.
+    #[arg(long, value_name = "SECONDS")]
+    within: Option<f64>,
     /// Take new weights without keeping the old beside them: less memory.
     #[arg(long)]
     in_place: bool,
     /// Only tell what each run would need, by plans for devices with these limits.
     #[arg(long)]
     dry: bool,
+    /// With --dry: plan for the limits of a large GPU, whatever the devices are.
+    #[arg(long)]
+    large_gpu: bool,
     /// Print where the host's time goes.
     #[arg(long)]
     profile: bool,
@@ -94,7 +101,7 @@ struct Args {
 impl Args {
     fn gpt(&self) -> Gpt {
         let Args { layers, width, heads, tokens, vocabulary, .. } = *self;
-        Gpt { layers, width, heads, tokens, vocabulary }
+        Gpt { layers, width, heads, tokens, vocabulary, blank: false }
     }
 
     fn context(&self) -> ContextOptions {
@@ -208,16 +215,22 @@ fn run(args: &Args) -> Result<bool> {
     for (i, device) in devices.iter().enumerate() {
         println!("D{i}: {device}");
     }
-    println!("{gpt:?}, batch {}, AdamW, f32", args.batch);
+    println!("{}, batch {}, AdamW, f32", gpt.sizes(), args.batch);
     if args.dry {
         return dry(args, &devices).map(|()| true);
     }
+    let started = Instant::now();
+    let late = || args.within.is_some_and(|limit| started.elapsed().as_secs_f64() > limit);
     let mut table = Table::new(args);
     let mut parts: Vec<usize> = [1].into_iter().chain(args.micro_batches.iter().copied()).collect();
     parts.dedup();
     println!("\none context on D0");
     for &m in &parts {
-        let begun = std::time::Instant::now();
+        if late() {
+            println!("  M {m}: left out, no time");
+            continue;
+        }
+        let begun = Instant::now();
         match whole::run(&devices[0], args.context(), gpt, args.batch, m, args.steps) {
             Ok(whole) => table.whole(whole, begun.elapsed()),
             Err(error) => println!("  M {m:<3} failed: {error}"),
@@ -230,6 +243,10 @@ fn run(args: &Args) -> Result<bool> {
     }
     println!("\n{} contexts", devices.len());
     for &m in &args.micro_batches {
+        if late() {
+            println!("  M {m}: left out, no time");
+            continue;
+        }
         let problem = match args.measures() {
             true => Some(costs::problem(&devices, gpt, args.batch.div_ceil(m), m)?),
             false => None,
@@ -238,7 +255,11 @@ fn run(args: &Args) -> Result<bool> {
             table::print_costs(problem, gpt);
         }
         for name in &args.schedules {
-            let begun = std::time::Instant::now();
+            if late() {
+                println!("  {name} M {m}: left out, no time");
+                continue;
+            }
+            let begun = Instant::now();
             let outcome = args.plan(name, m, problem.as_ref()).and_then(|(plan, ranking)| {
                 print!("{ranking}");
                 let staged = staged::run(&devices, &args.context(), gpt, &plan, args.steps, args.profile)?;
@@ -255,21 +276,29 @@ fn run(args: &Args) -> Result<bool> {
     Ok(table.right())
 }
 
-/// The peaks by plans alone.
+/// The peaks by plans alone, and the host's time.
 fn dry(args: &Args, devices: &[Device]) -> Result<()> {
     let (gpt, mib) = (args.gpt(), |bytes: usize| bytes as f64 / f64::from(1 << 20));
-    let backends = devices.iter().map(Device::open).collect::<Result<Vec<_>>>()?;
+    let caps = |device: &Device| match args.large_gpu {
+        true => Ok(dry::large_gpu()),
+        false => Ok(device.open()?.caps().clone()),
+    };
+    let caps = devices.iter().map(caps).collect::<Result<Vec<_>>>()?;
+    println!("by plans for: {}", caps.iter().map(|c| c.name.as_str()).collect::<Vec<_>>().join(", "));
     for m in [1].into_iter().chain(args.micro_batches.iter().copied()) {
-        let bytes = whole::planned(&*backends[0], gpt, args.batch, m)?;
-        println!("one context  M {m:<3} {:>10.1} MiB", mib(bytes));
+        let (bytes, seconds) = whole::planned(&caps[0], gpt, args.batch, m)?;
+        println!("one context    M {m:<3} {:>10.1} MiB, host {:.2} ms a step", mib(bytes), 1e3 * seconds);
     }
     for &m in &args.micro_batches {
         for name in args.schedules.iter().filter(|s| *s != "auto") {
             let (plan, _) = args.plan(name, m, None)?;
-            let bytes = staged::planned(&backends, gpt, &plan)?;
-            let bytes: Vec<String> = bytes.into_iter().map(|b| format!("{:>10.1}", mib(b))).collect();
-            let cuts = plan.partition.cuts();
-            println!("{name:<14} M {m:<3} cut {cuts:?} {} MiB", bytes.join(" "));
+            let planned = staged::planned(&caps, gpt, &plan, args.profile)?;
+            let bytes: Vec<String> = planned.bytes.iter().map(|b| format!("{:>10.1}", mib(*b))).collect();
+            let (cuts, ms) = (plan.partition.cuts(), 1e3 * planned.seconds);
+            println!("{name:<14} M {m:<3} {} MiB, host {ms:.2} ms a step, cut {cuts:?}", bytes.join(" "));
+            for (s, profile) in planned.profiles.iter().enumerate() {
+                println!("    stage {s}\n{profile}");
+            }
         }
     }
     Ok(())

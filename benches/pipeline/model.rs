@@ -12,11 +12,8 @@ pub(crate) struct Gpt {
     pub(crate) heads: usize,
     pub(crate) tokens: usize,
     pub(crate) vocabulary: usize,
-}
-
-/// Weights are uniform with a deviation of 0.02: as good as normal ones here, and sooner drawn.
-fn init() -> Init {
-    Init::Uniform(0.02 * 3f64.sqrt())
+    /// Weights of zeros, for a run that computes nothing.
+    pub(crate) blank: bool,
 }
 
 /// Tokens and learned positions.
@@ -84,7 +81,7 @@ impl Module for Head {
 impl Gpt {
     /// Whether the sizes fit each other.
     pub(crate) fn check(&self) -> Result<()> {
-        let Gpt { layers, width, heads, tokens, vocabulary } = *self;
+        let Gpt { layers, width, heads, tokens, vocabulary, .. } = *self;
         if [layers, width, heads, tokens, vocabulary].contains(&0) || !width.is_multiple_of(heads) {
             bail!(
                 Argument,
@@ -100,14 +97,27 @@ impl Gpt {
         [1, self.layers, 1]
     }
 
+    /// The sizes as text.
+    pub(crate) fn sizes(&self) -> String {
+        let Gpt { layers, width, heads, tokens, vocabulary, .. } = *self;
+        format!("GPT of {layers} blocks, width {width}, {heads} heads, {tokens} tokens of {vocabulary}")
+    }
+
+    /// The same with weights of zeros.
+    pub(crate) fn blank(self) -> Gpt {
+        Gpt { blank: true, ..self }
+    }
+
     /// Embedding, blocks, head, by name.
     pub(crate) fn model(self) -> Model {
-        let Gpt { layers, width, heads, tokens, vocabulary } = self;
+        let Gpt { layers, width, heads, tokens, vocabulary, blank } = self;
         let rng = Rng::seed(1);
+        // Uniform with a deviation of 0.02: as good as normal weights here, and sooner drawn.
+        let init = if blank { Init::Constant(0.0) } else { Init::Uniform(0.02 * 3f64.sqrt()) };
         let mut model = Model::new().layer("embedding", move |ctx| {
-            let positions = init().draw(rng.at("positions"), [tokens, width], tokens, width);
+            let positions = init.draw(rng.at("positions"), [tokens, width], tokens, width);
             Ok(Front {
-                tokens: Embedding::with(ctx, "tokens", vocabulary, width, rng, init(), None)?,
+                tokens: Embedding::with(ctx, "tokens", vocabulary, width, rng, init, None)?,
                 positions: Param::new(ctx, "positions", positions)?,
             })
         });
@@ -115,7 +125,7 @@ impl Gpt {
             let name = format!("block{i}");
             model = model.layer(name.clone(), move |ctx| {
                 let named = |part: &str| format!("{name}.{part}");
-                let linear = |part, a, b| Linear::with(ctx, &named(part), a, b, rng, init(), true);
+                let linear = |part, a, b| Linear::with(ctx, &named(part), a, b, rng, init, true);
                 let mut attention = MultiHeadAttention::new(ctx, &named("attention"), width, heads, rng)?;
                 attention.causal = true;
                 Ok(Block {
@@ -130,7 +140,7 @@ impl Gpt {
         model.layer("head", move |ctx| {
             Ok(Head {
                 norm: LayerNorm::new(ctx, "norm", [width])?,
-                project: Linear::with(ctx, "head", width, vocabulary, rng, init(), false)?,
+                project: Linear::with(ctx, "head", width, vocabulary, rng, init, false)?,
             })
         })
     }

@@ -7,11 +7,12 @@ use wgrad::pipeline::{
     Family, Message, Partition, Payload, Report, Schedule, Simulation, Stages, TrainOptions, Trainer,
 };
 use wgrad::prelude::*;
-use wgrad::{Backend, ContextOptions, Result};
+use wgrad::{Backend, Caps, ContextOptions, Result};
 
 use super::dry::Dry;
 use super::median;
 use super::model::{Gpt, loss, optimizer};
+use super::whole::DRY_STEPS;
 
 /// What to run.
 #[derive(Clone)]
@@ -69,14 +70,46 @@ fn trainer(
     Trainer::new(stages, loss(), optimizer, plan.options.clone())
 }
 
-/// The peak of each device by plans alone.
-pub(crate) fn planned(devices: &[Arc<dyn Backend>], gpt: Gpt, plan: &Plan) -> Result<Vec<usize>> {
-    let dry: Vec<Arc<dyn Backend>> = devices.iter().map(|d| Dry::open(d.caps().clone())).collect();
-    let mut trainer = trainer(&dry, &ContextOptions::default(), gpt, plan)?;
-    for step in 0..2 {
-        trainer.step(&plan.schedule, &gpt.batch(step, plan.rows)?)?;
+/// What a run takes by plans alone.
+pub(crate) struct Planned {
+    /// The peak of each device.
+    pub(crate) bytes: Vec<usize>,
+    /// The host's time for a step: a device that computes nothing takes none.
+    pub(crate) seconds: f64,
+    /// Where the host's time goes, one text a stage.
+    pub(crate) profiles: Vec<String>,
+}
+
+/// The training on devices that only count.
+pub(crate) fn planned(devices: &[Caps], gpt: Gpt, plan: &Plan, profile: bool) -> Result<Planned> {
+    let dry: Vec<Arc<dyn Backend>> = devices.iter().map(|caps| Dry::open(caps.clone())).collect();
+    let mut trainer = trainer(&dry, &ContextOptions::default(), gpt.blank(), plan)?;
+    let mut times = Vec::new();
+    for step in 0..DRY_STEPS {
+        if step == 2 {
+            switch(&trainer, profile);
+        }
+        let batch = gpt.batch(step, plan.rows)?;
+        let begun = Instant::now();
+        trainer.step(&plan.schedule, &batch)?;
+        times.push(begun.elapsed().as_secs_f64());
     }
-    Ok(dry.iter().map(|d| d.memory().peak_bytes).collect())
+    let bytes = dry.iter().map(|d| d.memory().peak_bytes).collect();
+    Ok(Planned { bytes, seconds: median(times.split_off(2)), profiles: profiles(&trainer, profile) })
+}
+
+/// Turns the profiles of all stages on or off.
+fn switch(trainer: &Trainer, on: bool) {
+    for context in contexts(trainer) {
+        context.profile(on);
+    }
+}
+
+/// Their texts, if they were on.
+fn profiles(trainer: &Trainer, on: bool) -> Vec<String> {
+    let texts = contexts(trainer).filter(|_| on).map(|c| c.profile_report().to_string()).collect();
+    switch(trainer, false);
+    texts
 }
 
 /// `steps` steps; the median time without the first two, which plan and compile. Then some whose actions are timed.
@@ -89,16 +122,15 @@ pub(crate) fn run(
     profile: bool,
 ) -> Result<Staged> {
     let backends = devices.iter().map(Device::open).collect::<Result<Vec<_>>>()?;
-    let planned = planned(&backends, gpt, plan)?;
+    let caps: Vec<Caps> = backends.iter().map(|b| b.caps().clone()).collect();
+    let planned = planned(&caps, gpt, plan, false)?;
     let mut trainer = trainer(&backends, options, gpt, plan)?;
     let (mut losses, mut times, mut last) = (Vec::new(), Vec::new(), None);
     let mut before = Vec::new();
     for step in 0..steps {
         if step == 2.min(steps - 1) {
             before = stats(&trainer);
-            contexts(&trainer).for_each(|c| {
-                c.profile(profile);
-            });
+            switch(&trainer, profile);
         }
         let batch = gpt.batch(step, plan.rows)?;
         let begun = Instant::now();
@@ -107,13 +139,7 @@ pub(crate) fn run(
         losses.push(done.loss);
         last = Some(done.report);
     }
-    let profiles = match profile {
-        true => contexts(&trainer).map(|c| c.profile_report().to_string()).collect(),
-        false => Vec::new(),
-    };
-    contexts(&trainer).for_each(|c| {
-        c.profile(false);
-    });
+    let profiles = profiles(&trainer, profile);
     let counted = (steps - 2.min(steps - 1)) as u64;
     let counts = before.iter().zip(stats(&trainer)).map(|(a, b)| Counts {
         plans_made: (b.plans_made - a.plans_made),
@@ -139,7 +165,7 @@ pub(crate) fn run(
         let most = stages().map(|s| timed.held[s].1).max().unwrap_or(0);
         DeviceMemory {
             measured_bytes: measured[d],
-            planned_bytes: planned[d],
+            planned_bytes: planned.bytes[d],
             // Contexts of one device see the same memory.
             resident_bytes: stages().map(|s| timed.held[s].0).min().unwrap_or(0),
             stash_bytes: most * in_flight as u64,

@@ -170,7 +170,7 @@ impl Table {
     pub(crate) fn new(args: &Args) -> Table {
         Table {
             devices: args.devices.clone(),
-            sizes: format!("{:?}", args.gpt()),
+            sizes: args.gpt().sizes(),
             batch: args.batch,
             tokens: args.batch * args.tokens,
             whole: Vec::new(),

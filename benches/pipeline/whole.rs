@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use wgrad::prelude::*;
-use wgrad::{Backend, ContextOptions, GradSum, Pass, Result};
+use wgrad::{Backend, Caps, ContextOptions, GradSum, Pass, Result};
 
 use super::dry::Dry;
 use super::model::{Gpt, optimizer};
+
+/// Steps on a device that computes nothing: two that plan, and some to time.
+pub(crate) const DRY_STEPS: usize = 5;
 
 /// What a run on one context gave.
 #[derive(Clone)]
@@ -67,14 +70,18 @@ impl Training {
     }
 }
 
-/// What `parts` micro-batches take on a device with these limits, without running.
-pub(crate) fn planned(device: &dyn Backend, gpt: Gpt, rows: usize, parts: usize) -> Result<usize> {
-    let mut training =
-        Training::new(Dry::open(device.caps().clone()), ContextOptions::default(), gpt, parts)?;
-    for step in 0..2 {
-        training.step(&gpt.data(step, rows)?)?;
+/// What `parts` micro-batches take on a device with these limits, without running; and the host's time for a step.
+pub(crate) fn planned(caps: &Caps, gpt: Gpt, rows: usize, parts: usize) -> Result<(usize, f64)> {
+    let backend = Dry::open(caps.clone());
+    let mut training = Training::new(Arc::clone(&backend), ContextOptions::default(), gpt.blank(), parts)?;
+    let mut times = Vec::new();
+    for step in 0..DRY_STEPS {
+        let data = gpt.data(step, rows)?;
+        let begun = Instant::now();
+        training.step(&data)?;
+        times.push(begun.elapsed().as_secs_f64());
     }
-    Ok(training.ctx.stats().peak_bytes)
+    Ok((backend.memory().peak_bytes, super::median(times.split_off(2))))
 }
 
 /// `steps` steps; the median time without the first two, which plan and compile.
@@ -87,7 +94,7 @@ pub(crate) fn run(
     steps: usize,
 ) -> Result<Whole> {
     let backend = device.open()?;
-    let planned_bytes = planned(&*backend, gpt, rows, parts)?;
+    let (planned_bytes, _) = planned(backend.caps(), gpt, rows, parts)?;
     let mut training = Training::new(backend, options, gpt, parts)?;
     let (mut losses, mut times) = (Vec::new(), Vec::new());
     for step in 0..steps {
