@@ -23,6 +23,7 @@ mod folds;
 mod fuzz;
 mod golden;
 mod grads;
+mod halves;
 mod handles;
 mod house;
 mod layers;
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
         ("solve", solve::tests()),
         ("random", random::tests()),
         ("grads", grads::tests()),
+        ("halves", halves::tests()),
         ("handles", handles::tests()),
         ("profile", profile::tests()),
         ("pipeline", pipeline::tests()),

@@ -13,6 +13,8 @@ pub const INTEGER: &str = include_str!("integer.wgsl");
 pub const CAST: &str = include_str!("cast.wgsl");
 /// Floats of 16 bits.
 pub const HALF: &str = include_str!("half.wgsl");
+/// The test of words of 16 bits.
+pub const NATIVE_HALF: &str = include_str!("native_half.wgsl");
 /// Arithmetic of integers of 64 bits.
 pub const INT64: &str = include_str!("int64.wgsl");
 /// Order and conversions of integers of 64 bits.
@@ -48,13 +50,14 @@ pub const MATRIX_TRIANGULAR: &str = include_str!("matrix_triangular.wgsl");
 pub const MATRIX_LU: &str = include_str!("matrix_lu.wgsl");
 
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 21] = [
+pub const ALL: [(&str, &str); 22] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
     ("inverse", INVERSE),
     ("integer", INTEGER),
     ("cast", CAST),
     ("half", HALF),
+    ("native_half", NATIVE_HALF),
     ("int64", INT64),
     ("int64_more", INT64_MORE),
     ("random", RANDOM),

@@ -60,6 +60,7 @@ impl Cpu {
             subgroup: 1,
             f64: true,
             wide: false,
+            native_half: false,
         };
         Cpu { caps, device: Device::new(budget) }
     }

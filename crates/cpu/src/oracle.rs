@@ -50,6 +50,7 @@ impl Oracle {
             subgroup: 1,
             f64: true,
             wide: true,
+            native_half: false,
         };
         Oracle { caps, device: Device::new(None) }
     }

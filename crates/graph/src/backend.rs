@@ -53,12 +53,20 @@ pub struct Caps {
     pub f64: bool,
     /// Whether floats of every dtype are stored and computed as f64 (the oracle).
     pub wide: bool,
+    /// Whether kernels have words of 16 bits, so that any invocation writes a half by itself; else two halves
+    /// lie in a word, and what writes them writes both.
+    pub native_half: bool,
 }
 
 impl Caps {
     /// The dtype in which elements of `dtype` are stored.
     pub fn storage(&self, dtype: DType) -> DType {
         if self.wide && dtype.is_float() { DType::F64 } else { dtype }
+    }
+
+    /// Whether several elements of `dtype` share a word of a kernel, so that they are written together.
+    pub fn packed(&self, dtype: DType) -> bool {
+        dtype.bytes() < if self.native_half && dtype.is_half() { 2 } else { 4 }
     }
 
     /// Bytes that `elems` elements of `dtype` take in device memory, rounded up to the alignment; at

@@ -28,6 +28,7 @@ pub(crate) fn caps() -> Caps {
         subgroup: 32,
         f64: false,
         wide: false,
+        native_half: false,
     }
 }
 

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use wgrad_graph::{Caps, DeviceKind, Error, ErrorKind, Result};
 
+use crate::native;
+
 /// Values are aligned to this many bytes on every adapter: the strictest binding alignment known.
 pub(crate) const ALIGN_BYTES: usize = 256;
 /// Bytes of immediates used: what every Vulkan driver has.
@@ -84,6 +86,7 @@ pub(crate) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
         & (wgpu::Features::IMMEDIATES
             | wgpu::Features::SUBGROUP
             | wgpu::Features::PIPELINE_CACHE
+            | wgpu::Features::SHADER_I16
             | wgpu::Features::TIMESTAMP_QUERY
             | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
             | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES)
@@ -112,6 +115,7 @@ fn caps(adapter: &wgpu::Adapter, info: &wgpu::AdapterInfo, kind: DeviceKind, dri
         subgroup: if fixed { info.subgroup_min_size } else { 1 },
         f64: false,
         wide: false,
+        native_half: features.contains(wgpu::Features::SHADER_I16) && !native::switched_off(),
     }
 }
 

@@ -7,6 +7,7 @@
 mod argsort;
 mod batch;
 mod body;
+mod cx;
 mod index;
 mod kernel;
 mod matmul;
@@ -47,6 +48,11 @@ pub(crate) fn lower(step: &Step, graph: &Graph, scalars: &[NodeId], caps: &Caps)
         let at = step.group.nodes.last().and_then(|n| graph.node(*n).at);
         at.into_iter().fold(e, wgrad_graph::Error::at)
     })
+}
+
+/// The text of the test of words of 16 bits.
+pub(crate) fn native_test() -> String {
+    template::fill(wgrad_wgsl::NATIVE_HALF, &[("functions", wgrad_wgsl::HALF)])
 }
 
 /// A user's kernel: the text as it is, operands then outputs. Its access modes are its own: operands

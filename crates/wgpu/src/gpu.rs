@@ -22,7 +22,7 @@ use crate::staging::Pool;
 use crate::timing::Timing;
 use crate::wait::Clock;
 use crate::workspace::Workspace;
-use crate::{encode, pages, prepare, read};
+use crate::{encode, native, pages, prepare, read};
 
 /// Size of the first page, bytes.
 const FIRST_PAGE_BYTES: u64 = 1 << 20;
@@ -166,11 +166,13 @@ impl Gpu {
             || caps.immediate_bytes > most.immediate_bytes
             || caps.max_invocations > most.max_invocations
             || caps.max_workgroups > most.max_workgroups
-            || caps.shared_bytes > most.shared_bytes;
+            || caps.shared_bytes > most.shared_bytes
+            || caps.native_half > most.native_half;
         if raised {
             wgrad_graph::bail!(Adapter, "open", "limits may be lowered, not raised: {caps:?}");
         }
-        let features = features(&adapter.adapter);
+        let mut features = features(&adapter.adapter);
+        features.set(wgpu::Features::SHADER_I16, caps.native_half);
         if !features.contains(wgpu::Features::IMMEDIATES) {
             wgrad_graph::bail!(Adapter, "open", "{adapter} has no immediates");
         }
@@ -189,6 +191,7 @@ impl Gpu {
         })?;
         let faults = Faults::watch(&device);
         let info = adapter.adapter.get_info();
+        caps.native_half = caps.native_half && native::works(&device, &queue, &faults, &info);
         let kernels = Kernels::open(&device, &faults, &info, &caps)?;
         let flag = faults.scoped(&device, "open", || {
             device.create_buffer(&wgpu::BufferDescriptor {

@@ -17,6 +17,7 @@ mod gpu;
 mod heap;
 mod kernels;
 mod launch;
+mod native;
 mod pages;
 mod prepare;
 mod read;

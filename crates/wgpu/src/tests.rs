@@ -551,6 +551,10 @@ fn adapters_are_chosen_by_what_they_are_called() {
         assert!(small.alloc(1 << 16).is_ok());
         let raised = Gpu::open_with(adapter, |caps| caps.shared_bytes *= 2);
         assert_eq!(raised.err().unwrap().kind(), ErrorKind::Adapter);
+        let packed = Gpu::open_with(adapter, |caps| caps.native_half = false).unwrap();
+        assert!(!packed.caps().native_half);
+        let words = Gpu::open_with(adapter, |caps| caps.native_half = true);
+        assert_eq!(words.is_ok(), adapter.caps.native_half);
     }
     let error = choose(&found, Some("no such thing")).unwrap_err();
     assert!(error.kind() == ErrorKind::Adapter && error.to_string().contains("no such thing"));

@@ -107,7 +107,7 @@ pub(crate) fn kernels(cut: &Cut<'_>, id: NodeId) -> Result<Vec<Draft>, Stop> {
             k.draft.store(val, x, &Index::of(view), Some(cut.canon(node.inputs[0])));
             Ok(vec![k.done()])
         }
-        Op::Concat { axis } if anchor && !Cut::packed(out.dtype) => {
+        Op::Concat { axis } if anchor && !cut.packed(out.dtype) => {
             let mut parts = Vec::new();
             let mut first = 0;
             for v in &node.inputs {

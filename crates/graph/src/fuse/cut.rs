@@ -209,8 +209,8 @@ impl<'a> Cut<'a> {
     }
 
     /// Whether a word of the dtype holds several elements.
-    pub(crate) fn packed(dtype: DType) -> bool {
-        dtype.bytes() < 4
+    pub(crate) fn packed(&self, dtype: DType) -> bool {
+        self.caps.packed(dtype)
     }
 
     /// Whether the node is a loop of its own, whose value is stored unless an epilogue takes it.
@@ -221,7 +221,7 @@ impl<'a> Cut<'a> {
                 true
             }
             op if op.is_whole() => true,
-            Op::SliceAssign(_) | Op::SliceAssignAt { .. } => !Cut::packed(node.outs[0].dtype),
+            Op::SliceAssign(_) | Op::SliceAssignAt { .. } => !self.packed(node.outs[0].dtype),
             Op::Concat { .. } => node.inputs.len() > MAX_PARTS.min(self.caps.max_buffers - 1),
             _ => false,
         }
@@ -312,7 +312,7 @@ impl<'a> Cut<'a> {
                     self.force(val);
                 }
             }
-            Op::Concat { .. } if self.is_anchor(id) && Cut::packed(node.outs[0].dtype) => {
+            Op::Concat { .. } if self.is_anchor(id) && self.packed(node.outs[0].dtype) => {
                 for v in &node.inputs {
                     let val = self.canon(*v);
                     self.force(val);

@@ -152,7 +152,8 @@ impl<'a, 'c> Merger<'a, 'c> {
             return Err("the producer's kernel takes no epilogue");
         }
         let (pg, kg) = (&to.group, &from.group);
-        let packed = |g: &crate::Group| g.stores.iter().any(|s| Cut::packed(self.cut.graph.out(s.val).dtype));
+        let packed =
+            |g: &crate::Group| g.stores.iter().any(|s| self.cut.packed(self.cut.graph.out(s.val).dtype));
         if pg.kind != Kind::Pointwise && packed(kg) {
             return Err("words of packed results are written by pointwise kernels only");
         }

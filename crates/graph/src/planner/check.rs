@@ -133,7 +133,7 @@ impl Plan {
             let index = &group.body.indices[usize::from(s.index)];
             ensure!(alone || index.views[0].dims.len() == outer, "{group}: rank of a store");
             ensure!(index.views.iter().all(|v| v.valid.is_none()), "{group}: a store is not always valid");
-            if out.dtype.bytes() < 4 && !alone {
+            if caps.packed(out.dtype) && !alone {
                 ensure!(
                     group.kind == Kind::Pointwise && (index.is_linear() || out.shape.elems() == 0),
                     "{group}: store of packed {out:?}"

@@ -5,20 +5,12 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use wgrad_graph::{Caps, DType, Graph, Group, NodeId, Op, Out, Result, Step, bail};
+use wgrad_graph::{DType, Group, Op, Out, Result, bail};
 
+pub(super) use super::cx::Cx;
 use super::template;
 use crate::choose;
 use crate::launch::{Binding, Bound, Launch, Params, ScalarType, Word};
-
-/// What a lowering knows besides the group.
-#[derive(Copy, Clone)]
-pub(super) struct Cx<'a> {
-    pub(super) step: &'a Step,
-    pub(super) graph: &'a Graph,
-    pub(super) scalars: &'a [NodeId],
-    pub(super) caps: &'a Caps,
-}
 
 /// How one use of a value touches its buffer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -30,6 +22,12 @@ pub(super) enum Touch {
     /// Written as bytes of words that other invocations write too.
     Shared,
 }
+
+/// The WGSL type of a half that is a word of its own: its bits, since drivers round floats of 16 bits as they
+/// like, and naga has no bitcast between a word and two of them.
+const NATIVE: &str = "u16";
+/// What a text with such words begins with.
+const ENABLE: &str = "enable wgpu_int16;\n";
 
 /// The element type with which a binding is declared.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -45,6 +43,8 @@ struct Used {
     written: bool,
     dtypes: Vec<DType>,
     touches: Vec<Touch>,
+    /// Whether it is declared in words of 16 bits.
+    native: bool,
 }
 
 /// A kernel under construction.
@@ -164,7 +164,9 @@ impl<'a> Kernel<'a> {
     fn note(&mut self, what: Bound, value: Out, written: bool, touch: Touch) -> usize {
         let bytes = bound_bytes(value);
         let at = self.used.iter().position(|u| u.what == what).unwrap_or_else(|| {
-            self.used.push(Used { what, bytes: 0, written: false, dtypes: Vec::new(), touches: Vec::new() });
+            let native = matches!(what, Bound::Loc(loc) if self.cx.native(loc));
+            let (dtypes, touches) = (Vec::new(), Vec::new());
+            self.used.push(Used { what, bytes: 0, written: false, dtypes, touches, native });
             self.used.len() - 1
         });
         let used = &mut self.used[at];
@@ -203,10 +205,15 @@ impl<'a> Kernel<'a> {
         let used = &self.used[at];
         let first = word_type(used.dtypes[0]);
         let same = used.dtypes.iter().all(|d| word_type(*d) == first);
-        let word = if same { first } else { "u32" };
+        let word = match (used.native, same) {
+            (true, _) => NATIVE,
+            (false, true) => first,
+            (false, false) => "u32",
+        };
+        let words = used.native || used.dtypes.iter().all(|d| is_word(*d));
         if used.touches.contains(&Touch::Shared) {
             Declared::Atomic
-        } else if used.touches.iter().all(|t| *t == Touch::Quad) && used.dtypes.iter().all(|d| is_word(*d)) {
+        } else if used.touches.iter().all(|t| *t == Touch::Quad) && words {
             Declared::Quad(word)
         } else {
             Declared::Word(word)
@@ -240,6 +247,9 @@ impl<'a> Kernel<'a> {
             }
             Declared::Atomic => format!("atomicLoad(&b{b}[{index}])"),
         };
+        if self.used[b].native {
+            return format!("u32({})", word(at.to_owned()));
+        }
         if packed(dtype) {
             let (index, shift, mask) = part(dtype, at);
             let bits = format!("(({} >> ({shift})) & {mask})", word(index));
@@ -253,7 +263,11 @@ impl<'a> Kernel<'a> {
         let b = self.at_loc(Bound::Loc(self.cx.step.reads[usize::from(operand)]));
         let to = wgsl_type(self.operand(operand).dtype);
         let quad = format!("b{b}[{}]", self.place(b, &format!("({at}) >> 2u")));
-        if self.stored_type(b) == to { quad } else { format!("bitcast<vec4<{to}>>({quad})") }
+        match self.stored_type(b) {
+            NATIVE => format!("vec4<{to}>({quad})"),
+            from if from == to => quad,
+            _ => format!("bitcast<vec4<{to}>>({quad})"),
+        }
     }
 
     fn stored_type(&self, b: usize) -> &'static str {
@@ -272,7 +286,7 @@ impl<'a> Kernel<'a> {
     pub(super) fn store(&self, store: usize, at: &str, value: &str) -> String {
         let b = self.at_loc(Bound::Loc(self.cx.step.writes[store]));
         let dtype = self.stored_dtype(store);
-        if packed(dtype) {
+        if packed(dtype) && !self.used[b].native {
             let bits = bits(dtype, value);
             let (index, shift, mask) = part(dtype, at);
             return format!(
@@ -280,7 +294,10 @@ impl<'a> Kernel<'a> {
                  atomicOr(&b{b}[{index}], {bits} << ({shift}));\n"
             );
         }
-        let word = recast(value, wgsl_type(dtype), self.stored_type(b));
+        let word = match self.stored_type(b) {
+            NATIVE => format!("{NATIVE}({value})"),
+            to => recast(value, wgsl_type(dtype), to),
+        };
         match self.declared(b) {
             Declared::Word(_) => format!("b{b}[{}] = {word};\n", self.place(b, at)),
             Declared::Quad(_) => {
@@ -308,7 +325,7 @@ impl<'a> Kernel<'a> {
     ) -> String {
         let b = self.at_loc(Bound::Loc(self.cx.step.writes[store]));
         let dtype = self.stored_dtype(store);
-        if packed(dtype) {
+        if packed(dtype) && !self.used[b].native {
             let [x, y, z, w] = values.map(|v| bits(dtype, v));
             if dtype.bytes() == 2 {
                 let second = format!("b{b}[(({at}) >> 1u) + 1u] = {z} | ({w} << 16u);\n");
@@ -323,7 +340,11 @@ impl<'a> Kernel<'a> {
         let (from, to) = (wgsl_type(dtype), self.stored_type(b));
         let [x, y, z, w] = values;
         let quad = format!("vec4<{from}>({x}, {y}, {z}, {w})");
-        let quad = if from == to { quad } else { format!("bitcast<vec4<{to}>>({quad})") };
+        let quad = match to {
+            NATIVE => format!("vec4<{to}>({quad})"),
+            _ if from == to => quad,
+            _ => format!("bitcast<vec4<{to}>>({quad})"),
+        };
         format!("b{b}[{}] = {quad};\n", self.place(b, &format!("({at}) >> 2u")))
     }
 
@@ -518,7 +539,8 @@ impl<'a> Kernel<'a> {
         let mut all = vec![("declare", declare.as_str())];
         all.extend_from_slice(regions);
         let body = template::fill(file, &all);
-        let source = format!("{}{}", template::prelude(&body), self.name_words(&body, params));
+        let enable = if self.used.iter().any(|u| u.native) { ENABLE } else { "" };
+        let source = format!("{enable}{}{}", template::prelude(&body), self.name_words(&body, params));
         let bindings: Vec<Binding> =
             self.used.iter().map(|u| Binding { what: u.what, written: u.written, bytes: u.bytes }).collect();
         let cost_bytes = bindings.iter().map(|b| b.bytes as u64).sum();

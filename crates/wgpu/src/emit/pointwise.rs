@@ -7,7 +7,7 @@ use wgrad_graph::{Expr, IndexId, Result};
 
 use super::body::{Printer, Space, reach};
 use super::index::{Along, along, needs_coords};
-use super::kernel::{Cx, Kernel, Touch, packed, wgsl_type};
+use super::kernel::{Cx, Kernel, Touch, wgsl_type};
 use super::{arithmetic, fold, points};
 use crate::choose;
 use crate::launch::{Launch, Lowered};
@@ -62,7 +62,7 @@ impl<'a> Points<'a> {
     fn parts(&self, store: usize) -> bool {
         let group = &self.cx.step.group;
         let index = &group.body.indices[usize::from(group.stores[store].index)];
-        packed(self.cx.graph.out(group.stores[store].val).dtype) && index.is_linear()
+        self.cx.shares_words(store) && index.is_linear()
     }
 
     fn stores(&self) -> std::ops::Range<usize> {
@@ -94,7 +94,7 @@ impl<'a> Points<'a> {
         }
         for s in self.stores() {
             let store = &group.stores[s];
-            let touch = match packed(self.cx.graph.out(store.val).dtype) {
+            let touch = match self.cx.shares_words(s) {
                 true if quads && self.parts(s) => Touch::Each,
                 true => Touch::Shared,
                 false if quads && self.along(store.index) == Along::Quad => Touch::Quad,

@@ -9,7 +9,7 @@ use wgrad_graph::{
 
 use super::body::{Printer, Space, reach};
 use super::index::{Along, along};
-use super::kernel::{Cx, Kernel, Touch, is_word, packed, recast, wgsl_type};
+use super::kernel::{Cx, Kernel, Touch, is_word, recast, wgsl_type};
 use super::pointwise::XYZW;
 use super::{arithmetic, fold, points};
 use crate::choose::{self, Lanes};
@@ -287,13 +287,9 @@ impl<'a> Reduction<'a> {
         let fits = self.exprs(&self.prologue()).filter(|(_, e)| !plain(e)).count() <= 48;
         let loads = self.moving_loads();
         let quad = |(o, i): &(u16, IndexId)| {
-            is_word(self.dtype(*o)) && along(self.index(*i), true, false) == Along::Quad
+            self.cx.in_words(*o) && along(self.index(*i), true, false) == Along::Quad
         };
         self.quad_rows() && fits && self.length >= 64 && loads.iter().any(quad)
-    }
-
-    fn dtype(&self, operand: u16) -> DType {
-        self.cx.graph.out(self.cx.step.group.operands[usize::from(operand)]).dtype
     }
 
     fn launches(&self, lanes: Lanes, quads: bool) -> Result<Lowered> {
@@ -323,9 +319,8 @@ impl<'a> Reduction<'a> {
                 _ => {}
             }
         }
-        for (s, store) in self.cx.step.group.stores.iter().enumerate() {
-            let shared = packed(self.cx.graph.out(store.val).dtype);
-            k.writes(s, if shared { Touch::Shared } else { Touch::Each });
+        for s in 0..self.cx.step.group.stores.len() {
+            k.writes(s, if self.cx.shares_words(s) { Touch::Shared } else { Touch::Each });
         }
         flagged
     }

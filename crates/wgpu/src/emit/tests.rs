@@ -34,6 +34,7 @@ pub(super) fn gpu() -> Caps {
         subgroup: 32,
         f64: false,
         wide: false,
+        native_half: false,
     }
 }
 
@@ -75,7 +76,9 @@ fn writes(line: &str, b: usize) -> bool {
 
 /// Parses, validates, writes SPIR-V and lints.
 pub(super) fn validate(text: &str) {
-    let caps = Capabilities::IMMEDIATES;
+    let native = text.contains("u16");
+    let words = if native { Capabilities::SHADER_INT16 } else { Capabilities::empty() };
+    let caps = Capabilities::IMMEDIATES | words;
     let mut options = naga::front::wgsl::Options::new();
     options.capabilities = caps;
     let module = match naga::front::wgsl::Frontend::new_with_options(options).parse(text) {
@@ -90,7 +93,13 @@ pub(super) fn validate(text: &str) {
         shader_stage: naga::ShaderStage::Compute,
         entry_point: "main".into(),
     };
-    let options = naga::back::spv::Options::default();
+    let mut options = naga::back::spv::Options::default();
+    if native {
+        options.capabilities = options.capabilities.map(|mut c| {
+            c.insert(naga::back::spv::Capability::Int16);
+            c
+        });
+    }
     if !module.entry_points.is_empty() {
         naga::back::spv::write_vec(&module, &info, &options, Some(&entry)).expect("SPIR-V is written");
     }
@@ -100,7 +109,11 @@ pub(super) fn validate(text: &str) {
     for (i, entry) in module.entry_points.iter().enumerate() {
         no_float_ne(&module, &entry.function, info.get_entry_point(i), text);
     }
-    assert!(!text.contains("enable "), "no extensions");
+    // An extension is asked for where it is used, and no other.
+    let code: Vec<&str> = text.lines().filter(|l| !l.starts_with("//") && !l.is_empty()).collect();
+    let rest = code.strip_prefix(&["enable wgpu_int16;"]).unwrap_or(&code);
+    assert_eq!(native, rest.len() < code.len(), "{text}");
+    assert!(!rest.iter().any(|l| l.contains("enable ")), "no other extension");
 }
 
 /// naga writes `!=` on floats as an ordered comparison, which is false on NaN.

@@ -170,3 +170,41 @@ fn a_custom_kernel_is_passed_through() {
         assert_eq!(lower(&step, &s.graph, &[], &caps).is_ok(), fine);
     }
 }
+
+#[test]
+fn a_half_in_the_place_of_another_dtype_shares_words() {
+    let caps = Caps { native_half: true, ..gpu() };
+    for n in [6, 7, 65536] {
+        let mut s = Sketch::default();
+        let x = s.x(&[n]);
+        let h = s.input(&[n], DType::F16);
+        let body = || Body {
+            exprs: vec![
+                (Expr::Load { operand: 0, index: 0 }, DType::F32),
+                (Expr::Load { operand: 1, index: 0 }, DType::F16),
+                (Expr::Cast { x: 1 }, DType::F32),
+                (Expr::Binary { op: Binary::Add, x: 0, w: 2 }, DType::F32),
+                (Expr::Cast { x: 3 }, DType::F16),
+            ],
+            indices: vec![Index::linear(&[n])],
+        };
+        let mut step = step(&mut s.graph, &[n], vec![x, h], Vec::new(), body());
+        let text = |step: &Step| {
+            let lowered = lower(step, &s.graph, &[], &caps).unwrap();
+            lowered.launches.iter().for_each(|l| check_launch(l, &caps));
+            lowered.launches[0].source.clone()
+        };
+        let native = |step: &Step| {
+            let text = text(step);
+            text.matches(": array<u16>").count() + text.matches(": array<vec4<u16>>").count()
+        };
+        // Places of their own; the result where the half lay; where the float lay; all in one.
+        assert_eq!(native(&step), 2);
+        step.writes = vec![step.reads[1]];
+        assert_eq!(native(&step), 1);
+        step.writes = vec![step.reads[0]];
+        assert_eq!(native(&step), 1);
+        step.reads[1] = step.reads[0];
+        assert!(!text(&step).contains("u16"), "{}", text(&step));
+    }
+}

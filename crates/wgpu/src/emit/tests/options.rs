@@ -38,6 +38,15 @@ pub(super) fn limits() -> [Caps; 4] {
     ]
 }
 
+/// The same for a graph: with halves also on adapters that have words of 16 bits.
+pub(super) fn limits_for(graph: &Graph) -> Vec<Caps> {
+    let mut all = limits().to_vec();
+    if graph.nodes().iter().any(|node| node.outs.iter().any(|out| out.dtype.is_half())) {
+        all.extend(limits().map(|caps| Caps { native_half: true, ..caps }));
+    }
+    all
+}
+
 /// The different texts of a family.
 #[derive(Default)]
 pub(super) struct Family(BTreeSet<String>);
@@ -45,7 +54,7 @@ pub(super) struct Family(BTreeSet<String>);
 impl Family {
     /// Prints and checks what `sketch` needs of the kind that `of` picks, fused and not, under all limits.
     pub(super) fn add_where(&mut self, sketch: &Sketch, of: impl Fn(&Kind) -> bool) {
-        for caps in limits() {
+        for caps in limits_for(&sketch.graph) {
             for fuse in [true, false] {
                 self.add_plan(&sketch.plan(&caps, fuse), &caps, &of);
             }
@@ -287,4 +296,45 @@ fn products() {
             "bitcast<vec4<u32>>(value)",
         ],
     );
+}
+
+#[test]
+fn halves_by_any_kernel() {
+    let mut family = Family::default();
+    for half in [DType::F16, DType::BF16] {
+        for (rows, columns) in [(1, 9), (5, 7), (300, 64), (3, 100_000), (4096, 256)] {
+            let mut s = Sketch::default();
+            let x = s.input(&[rows, columns], half);
+            let wide = s.cast(x, DType::F32);
+            let turned = s.op(axes_swapped(0, 1), &[x]);
+            for axis in 0..2 {
+                let axes = Axes::NONE.with(axis);
+                let sum = s.op(Op::Reduce { kind: Reduce::Sum, axes }, &[wide]);
+                let most = s.op(Op::ArgReduce { max: true, axis: axis as u8 }, &[wide]);
+                let positive = s.op(Op::Binary(Binary::Gt), &[sum, sum]);
+                let (narrow, whole) = (s.cast(sum, half), s.cast(most, half));
+                // Alone; beside the words and the bytes of the same reduction; at other places than its own.
+                let aside = s.op(axes_swapped(0, 1), &[narrow]);
+                for roots in [vec![narrow], vec![narrow, sum, positive], vec![whole], vec![aside]] {
+                    s.roots = roots;
+                    family.add(&s);
+                }
+            }
+            let w = s.x(&[columns, 20]);
+            let product = s.op(Op::MatMul, &[wide, w]);
+            let (left, right) = (s.cast(turned, DType::F32), s.x(&[rows, 6]));
+            let other = s.op(Op::MatMul, &[left, right]);
+            for product in [product, other] {
+                let narrow = s.cast(product, half);
+                s.roots = vec![narrow];
+                family.add(&s);
+                s.roots = vec![product, s.op(axes_swapped(0, 1), &[narrow])];
+                family.add(&s);
+            }
+            // More parts than one kernel takes.
+            s.roots = vec![s.op(Op::Concat { axis: 1 }, &[x; 11])];
+            family.add(&s);
+        }
+    }
+    family.has(400, &["array<u16>", "array<vec4<u16>>", "u16(", "vec4<u16>("]);
 }

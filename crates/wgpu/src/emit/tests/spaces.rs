@@ -1,6 +1,6 @@
 //! Every way to reach elements, in every dtype: views, parts, places from data, creation, and the batch of updates.
 
-use super::options::{Family, STORED, axes_swapped, limits};
+use super::options::{Family, STORED, axes_swapped, limits_for};
 use super::*;
 use wgrad_graph::{Axes, Binary, Kind, MAX_RANK, Reduce, Steps};
 
@@ -72,7 +72,7 @@ fn parts_written_in_place() {
             let whole = s.input(&[a - 1, b], dtype);
             let later = s.op(Op::SliceAssignAt { axis: 0 }, &[base, whole, start]);
             for val in [fixed, later] {
-                for caps in limits() {
+                for caps in limits_for(&s.graph) {
                     let graph = Arc::new(s.graph.clone());
                     let leaves: Vec<_> =
                         [base, part, whole].iter().map(|v| (v.node, LeafKind::Donated)).collect();
