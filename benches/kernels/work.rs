@@ -177,6 +177,22 @@ fn of_elements(n: usize) -> Vec<Work> {
     ]
 }
 
+/// Halves that are moved, and sums that are halves.
+fn of_halves(m: usize, n: usize) -> Vec<Work> {
+    let bytes = |times: f64| Cost::Bytes(times * 2.0 * (m * n) as f64);
+    let x = || float(&[m, n]).half();
+    let scale = |x: &[Tensor]| Ok(vec![x[0].try_mul(2.0)?.try_add(1.0)?]);
+    vec![
+        work(format!("scale f16 {m}x{n}"), [rows(&[m, n]).half()], bytes(2.0), scale).within(2e-3),
+        work(format!("transpose f16 {m}x{n}"), [x()], bytes(2.0), |x| Ok(vec![x[0].try_t()?.try_mul(2.0)?]))
+            .within(2e-3),
+        work(format!("sum over rows f16 {m}x{n}"), [x()], bytes(1.0), |x| Ok(vec![x[0].try_sum(0)?]))
+            .within(2e-3),
+        work(format!("sum over columns f16 {m}x{n}"), [x()], bytes(1.0), |x| Ok(vec![x[0].try_sum(1)?]))
+            .within(2e-3),
+    ]
+}
+
 fn embedding(words: usize, width: usize, ids: usize) -> [Work; 2] {
     let inputs = || [float(&[words, width]), ints(&[ids], words)];
     let bytes = 8.0 * (ids * width) as f64;
@@ -236,6 +252,7 @@ pub(crate) fn large() -> Vec<Work> {
         |x| Ok(vec![x[0].try_matmul(x[1])?]),
     ));
     all.extend(of_rows(16384, 4096));
+    all.extend(of_halves(16384, 4096));
     all.extend(of_elements(67_108_864).into_iter().skip(1));
     all.push(cross_entropy(8192, 32000));
     all.extend(embedding(32000, 768, 8192));
@@ -250,6 +267,7 @@ pub(crate) fn large() -> Vec<Work> {
 pub(crate) fn small() -> Vec<Work> {
     let mut all = vec![of_elements(4 << 20).swap_remove(0), matmul([1024; 3], false), matmul([512; 3], true)];
     all.extend(of_rows(1024, 4096));
+    all.extend(of_halves(1024, 4096));
     all.extend(of_elements(4 << 20).into_iter().skip(1));
     all.push(cross_entropy(512, 4000));
     all.extend(embedding(4000, 256, 1024));
