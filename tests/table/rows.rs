@@ -2,7 +2,8 @@
 
 use wgrad_graph::{Binary, DType, Unary};
 
-use super::{Case, Operand, case, float, ints};
+use super::case::Elems;
+use super::{Case, Operand, case, float, ints, spread};
 
 /// Scalar, empty, sizes of one, odd, prime, one more than a workgroup, rank 8.
 const SHAPES: [(&str, &[usize]); 7] = [
@@ -39,6 +40,39 @@ enum Row {
     Binary(Binary),
 }
 
+/// Each row in every dtype of integers and truth that it takes: unsigned and narrow ones beside i32.
+fn of_dtypes() -> Vec<Case> {
+    let dims = [5, 7];
+    let mut all = Vec::new();
+    for dtype in [DType::Bool, DType::U8, DType::U32, DType::I32, DType::I64] {
+        let (lo, hi) = match dtype {
+            DType::Bool => (0.0, 2.0),
+            DType::U8 | DType::U32 => (0.0, 7.0),
+            _ => (-3.0, 4.0),
+        };
+        let operand = |turn: f64| {
+            let elems = spread(dims.iter().product(), lo, hi, turn).iter().map(|x| x.floor()).collect();
+            Operand { dims: dims.to_vec(), elems: Elems::Given(elems, dtype) }
+        };
+        // What is about 32 bits takes no others.
+        let word = matches!(dtype, DType::I32 | DType::U32);
+        for op in Unary::ALL {
+            if op.row().takes(dtype) && (word || op != Unary::LeadingZeros) {
+                let name = format!("{} of {dtype}", op.row().name);
+                all.push(case(name, [operand(0.45)], move |_, x| x[0].unary(op)).tolerance(0.0).no_grad());
+            }
+        }
+        for op in Binary::ALL {
+            if op.row().takes(dtype) && (word || op != Binary::MulHigh) {
+                let name = format!("{} of {dtype}", op.row().name);
+                let pair = [operand(0.45), operand(2.15)];
+                all.push(case(name, pair, move |_, x| x[0].binary(op, x[1])).tolerance(0.0).no_grad());
+            }
+        }
+    }
+    all
+}
+
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     for shape in SHAPES {
@@ -67,5 +101,6 @@ pub(crate) fn cases() -> Vec<Case> {
             }
         }
     }
+    all.extend(of_dtypes());
     all
 }
