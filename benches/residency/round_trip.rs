@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use wgrad::{Backend, Caps, Result, bail};
-use wgrad_graph::{Args, BufferId, LeafArg, Memory, Pending, Plan, Prepared, Stage, Ticket};
+use wgrad_graph::{Args, BufferId, Bytes, LeafArg, Memory, Pending, Plan, Prepared, Stage, Ticket};
 
 /// How long one submission may take.
 const LONG: Duration = Duration::from_secs(60);
@@ -36,8 +36,8 @@ impl Pending for Here {
         true
     }
 
-    fn wait(self: Box<Self>, _: Duration) -> Result<Vec<Vec<u8>>> {
-        Ok(self.0)
+    fn wait(&mut self, _: Duration) -> Result<Vec<Bytes>> {
+        Ok(self.0.drain(..).map(Bytes::from).collect())
     }
 }
 
@@ -107,7 +107,7 @@ impl Backend for RoundTrip {
         let _download = args.stage(Stage::Download);
         let ranges: Vec<_> = args.outputs.iter().copied().zip(ready.output_bytes.iter().copied()).collect();
         let bytes = self.inner.read(&ranges)?.wait(LONG)?;
-        self.host().extend(args.outputs.iter().copied().zip(bytes));
+        self.host().extend(args.outputs.iter().copied().zip(bytes.iter().map(|b| b.to_vec())));
         Ok(ticket)
     }
 

@@ -1,6 +1,7 @@
 //! Handles, passes and values: each fault of an earlier system has a test that shows that it cannot
 //! happen here. `docs/handles.md` lists which.
 
+mod ahead;
 mod capture;
 mod failures;
 mod parts;
@@ -15,6 +16,7 @@ mod versions;
 /// The tests of all parts.
 pub(crate) fn tests() -> Vec<crate::Test> {
     let parts = [
+        ahead::tests(),
         parts::tests(),
         passes::tests(),
         reading::tests(),

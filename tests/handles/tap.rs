@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use wgrad::{Context, ContextOptions, HostTensor, Param, Pass, Result, Tensor};
 use wgrad_graph::{
-    Args, Backend, BufferId, Caps, Error, ErrorKind, Kind, Memory, Pending, Plan, Prepared, Ticket,
+    Args, Backend, BufferId, Bytes, Caps, Error, ErrorKind, Kind, Memory, Pending, Plan, Prepared, Ticket,
 };
 
 /// A call of the backend.
@@ -157,7 +157,7 @@ impl Pending for Failing {
         self.inner.ready()
     }
 
-    fn wait(self: Box<Self>, timeout: Duration) -> Result<Vec<Vec<u8>>> {
+    fn wait(&mut self, timeout: Duration) -> Result<Vec<Bytes>> {
         meet(&self.inside, Call::Fetch)?;
         self.inner.wait(timeout)
     }

@@ -32,7 +32,7 @@ fn a_failing_device_leaves_all_weights(subject: &Subject) {
             (Call::Submit, ErrorKind::OutOfMemory),
             (Call::Read, ErrorKind::OutOfMemory),
             (Call::Alloc, ErrorKind::OutOfMemory),
-            (Call::Fetch, ErrorKind::Timeout),
+            (Call::Fetch, ErrorKind::Limit),
         ];
         for (call, kind) in calls {
             let tap = Tap::new(subject.backend());
@@ -56,7 +56,12 @@ fn a_failing_device_leaves_all_weights(subject: &Subject) {
                             text.contains("stage 1 (`fc2..tanh3` on") && text.contains("micro-batch"),
                             "{text}"
                         );
-                        assert_eq!(tap.count(call), made + after + 1, "nothing more was tried: {text}");
+                        // Two lanes give and two take beside the device's thread; each ends at its next action.
+                        let tried = tap.count(call) - made;
+                        assert!(
+                            (after + 1..=after + 5).contains(&tried),
+                            "{tried} were tried, not {after} + 1: {text}"
+                        );
                     }
                 }
                 assert_eq!(trainer.stages().weights().unwrap(), before, "{call:?} {after}: no stage moved");

@@ -2,6 +2,7 @@
 
 mod equal;
 mod faults;
+mod lanes;
 mod parallel;
 mod public;
 mod shapes;
@@ -23,6 +24,7 @@ pub(crate) fn tests() -> Vec<crate::Test> {
     [
         equal::tests(),
         faults::tests(),
+        lanes::tests(),
         parallel::tests(),
         public::tests(),
         shapes::tests(),

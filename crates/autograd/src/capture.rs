@@ -12,6 +12,7 @@ use wgrad_graph::{Error, ErrorKind, Home, HostTensor, Out, Result, Stage};
 use crate::context::Context;
 use crate::cut::Cut;
 use crate::deferred::{self, Cell, Deferred};
+use crate::flight;
 use crate::flush::{Bind, GoalHome, Recording};
 use crate::pass::{self, Pass};
 use crate::plans::Ready;
@@ -280,7 +281,7 @@ fn leaf(pool: &Pool, node: u32, inputs: &[Tensor]) -> Leaf {
     }
     match (&n.source, pool.values[key].version) {
         (Source::Lease(_), Some((owned, _))) => Leaf::Owned(owned),
-        (Source::Lease(lease), None) => Leaf::Constant(Bind::Lease(Arc::clone(lease))),
+        (Source::Lease(lease) | Source::Placed(lease), _) => Leaf::Constant(Bind::Lease(Arc::clone(lease))),
         (Source::Host(data), _) => Leaf::Constant(Bind::Host(data.clone())),
         _ => unreachable!("a captured pass computes nothing before its end"),
     }
@@ -375,7 +376,8 @@ fn replay(context: ContextId, step: &Recorded, inputs: &[HostTensor]) -> Result<
     state.deferred.retain(|cell| cell.strong_count() > 0);
     state.deferred.extend(cells);
     state.commit_counts(&step.counts, pass_step);
-    state.throttle();
+    drop(state);
+    flight::throttle(context);
     Ok(Some(outputs))
 }
 

@@ -172,6 +172,7 @@ impl Context {
             lost: None,
             newest: Ticket(0),
             deferred: Vec::new(),
+            fates: Vec::new(),
             committed: 0,
             step: 0,
             recomputed: 0,

@@ -173,7 +173,7 @@ impl<T: Element> Deferred<T> {
         let mut state = table::lock(self.context)?;
         for (i, (cell, (shape, storage))) in cells.iter().zip(outs).enumerate() {
             let fetched = match &result {
-                Ok(all) => HostTensor::from_bytes(shape, storage, all[i].as_slice()),
+                Ok(all) => HostTensor::from_bytes(shape, storage, all[i].clone()),
                 Err(error) => Err(error.clone()),
             };
             cell.arrive(&mut state, fetched);

@@ -1,9 +1,9 @@
 //! Submissions in flight: how they end, whom their failures concern, and what room is left for more.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use wgrad_graph::{BufferId, Error, Home, Pending, Plan, Result, Stage, Ticket, bail};
+use wgrad_graph::{BufferId, Bytes, Error, ErrorKind, Home, Pending, Plan, Result, Stage, Ticket, bail};
 
 use crate::profiling;
 use crate::state::State;
@@ -12,7 +12,7 @@ use crate::table::{self, ContextId};
 /// Submissions that failed on the device: those after one ticket, up to another.
 pub(crate) struct Failure {
     after: Ticket,
-    upto: Ticket,
+    pub(crate) upto: Ticket,
     pub(crate) error: Error,
 }
 
@@ -39,18 +39,55 @@ pub(crate) fn settle(context: ContextId, upto: Ticket) -> Result<()> {
     }
 }
 
+/// As [`settle`], for no longer than `timeout`. Failures are noted where they belong; running out of time is
+/// none.
+pub(crate) fn settle_for(context: ContextId, upto: Ticket, timeout: Duration) -> Result<()> {
+    let end = Instant::now() + timeout;
+    loop {
+        let (backend, ticket, _wait) = {
+            let state = table::lock(context)?;
+            let Some(ticket) = state.flight.front().copied().filter(|t| *t <= upto) else { return Ok(()) };
+            let wait = state.profiling.stage(Stage::Wait);
+            (Arc::clone(&state.backend), ticket, wait)
+        };
+        match backend.wait(ticket, end.saturating_duration_since(Instant::now())) {
+            Err(error) if error.kind() == ErrorKind::Timeout => return Err(error),
+            result => table::lock(context)?.ended(ticket, &result),
+        }
+    }
+}
+
+/// Waits, without holding the context's lock, until few enough submissions are in flight. A failure is kept for
+/// the next pass and for the values that it concerns.
+pub(crate) fn throttle(context: ContextId) {
+    loop {
+        let Ok(state) = table::lock(context) else { return };
+        if state.flight.len() <= state.config.in_flight {
+            return;
+        }
+        let (backend, oldest, deadline) =
+            (Arc::clone(&state.backend), state.flight[0], state.config.deadline);
+        let _wait = state.profiling.stage(Stage::Wait);
+        drop(state);
+        let result = backend.wait(oldest, deadline);
+        if let Ok(mut state) = table::lock(context) {
+            state.ended(oldest, &result);
+        }
+    }
+}
+
 /// A read that is under way.
-pub(crate) struct Reading {
-    pending: Box<dyn Pending>,
+pub(crate) struct Fetch {
+    pub(crate) pending: Box<dyn Pending>,
     /// The newest submission before it.
-    after: Ticket,
+    pub(crate) after: Ticket,
     deadline: Duration,
 }
 
-impl Reading {
+impl Fetch {
     /// The bytes, waited for without holding the context's lock. Whether the submissions that made them
     /// have failed is known then, and for the caller to ask.
-    pub(crate) fn finish(self, context: ContextId) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn finish(mut self, context: ContextId) -> Result<Vec<Bytes>> {
         // Failures are noted where they belong; the bytes of other submissions are good.
         let _noted = settle(context, self.after);
         let _download = profiling::stage(context, Stage::Download);
@@ -101,22 +138,19 @@ impl State {
     }
 
     /// Starts to fetch the first bytes of buffers.
-    pub(crate) fn read(&mut self, ranges: &[(BufferId, usize)]) -> Result<Reading> {
+    pub(crate) fn read(&mut self, ranges: &[(BufferId, usize)]) -> Result<Fetch> {
         self.alive()?;
         let _download = self.profiling.stage(Stage::Download);
         self.profiling.tell(|p| p.downloaded(1, ranges.iter().map(|(_, bytes)| *bytes as u64).sum()));
         let pending = self.backend.read(ranges).inspect_err(|error| self.note(error))?;
-        Ok(Reading { pending, after: self.newest, deadline: self.config.deadline })
+        Ok(Fetch { pending, after: self.newest, deadline: self.config.deadline })
     }
 
-    /// Waits until few enough submissions are in flight. A failure is kept for the next pass and for the
-    /// values that it concerns.
-    pub(crate) fn throttle(&mut self) {
-        while self.flight.len() > self.config.in_flight {
-            let _wait = self.profiling.stage(Stage::Wait);
-            let oldest = self.flight[0];
-            let result = self.backend.wait(oldest, self.config.deadline);
-            self.ended(oldest, &result);
+    /// Notes how the submissions up to `upto` ended on a device that has done what it returns from.
+    pub(crate) fn settle(&mut self, upto: Ticket) {
+        while let Some(ticket) = self.flight.front().copied().filter(|t| *t <= upto) {
+            let result = self.backend.wait(ticket, self.config.deadline);
+            self.ended(ticket, &result);
         }
     }
 
@@ -138,6 +172,7 @@ impl State {
         }
         let failure = Failure { after: self.verified, upto, error: error.clone() };
         self.deferred.iter().filter_map(Weak::upgrade).for_each(|cell| cell.meet(&failure));
+        self.meet(&failure);
         self.failures.push(failure);
         self.untold.get_or_insert_with(|| (upto, error.clone()));
         self.verified = upto;
@@ -158,8 +193,14 @@ impl State {
     /// The error of a submission that is known to have failed, for a caller who hears of it now.
     pub(crate) fn tell(&mut self, ticket: Ticket) -> Result<()> {
         let Some(failure) = self.failures.iter().find(|f| f.covers(ticket)) else { return Ok(()) };
-        self.untold.take_if(|(upto, _)| *upto == failure.upto);
-        Err(failure.error.clone())
+        let (upto, error) = (failure.upto, failure.error.clone());
+        self.heard(upto);
+        Err(error)
+    }
+
+    /// Somebody hears of the failure up to `upto`.
+    pub(crate) fn heard(&mut self, upto: Ticket) {
+        self.untold.take_if(|(untold, _)| *untold == upto);
     }
 
     /// The error of a submission that is known to have failed.

@@ -73,7 +73,8 @@ impl State {
         let lease = Lease::new(&self.backend, bytes);
         let _upload = self.profiling.stage(Stage::Upload);
         self.profiling.tell(|p| p.uploaded(1, stored.bytes().len() as u64));
-        let written = lease.and_then(|lease| self.backend.write(lease.id, stored.bytes()).map(|()| lease));
+        let written =
+            lease.and_then(|lease| self.backend.write_shared(lease.id, stored.bytes()).map(|()| lease));
         written.inspect_err(|error| self.note(error))
     }
 
@@ -114,12 +115,12 @@ impl State {
         }
     }
 
-    /// Flushes all unread values of a pass that has recorded more than its budget of operations.
-    pub(crate) fn spend(&mut self, pass: OpenPass) -> Result<()> {
+    /// Flushes all unread values of a pass that has recorded more than its budget of operations; whether it has.
+    pub(crate) fn spend(&mut self, pass: OpenPass) -> Result<bool> {
         let node_budget = self.config.node_budget;
         let pool = record::current(self, pass)?;
         if pool.captured || pool.nodes.len() - pool.flushed < node_budget {
-            return Ok(());
+            return Ok(false);
         }
         let mut used = vec![false; pool.nodes.len()];
         for node in &pool.nodes {
@@ -139,7 +140,7 @@ impl State {
         if let Err(error) = self.flush(pass.pool, &goals) {
             tracing::warn!(target: "wgrad::pass", %error, "a flush on budget failed");
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Computes `goals` in the middle of a pass.
@@ -151,7 +152,6 @@ impl State {
             self.flush_pool(&mut pool, goals)
         };
         self.pools[index as usize].pool = Some(pool);
-        self.throttle();
         result
     }
 
@@ -229,7 +229,9 @@ impl State {
             self.flush(outer.pool, &[key])?;
             let outer = self.pool(outer.pool, outer.generation).expect("it was just found");
             let lease = match (&outer.node(key).source, &outer.out(key).standing) {
-                (Source::Lease(lease), _) | (_, Standing::Computed(lease, _)) => Arc::clone(lease),
+                (Source::Lease(lease) | Source::Placed(lease), _) | (_, Standing::Computed(lease, _)) => {
+                    Arc::clone(lease)
+                }
                 (_, Standing::Poisoned(error)) => return Err(error.clone()),
                 (_, Standing::Queued) => bail!(Stale, "flush", "a value of a pass around was not computed"),
             };
@@ -365,7 +367,6 @@ impl State {
             pool.deferred.drain(..).for_each(|(_, cell)| cell.lose(error.clone()));
         }
         self.pools[index as usize].pool = Some(pool);
-        self.throttle();
         result
     }
 
@@ -473,7 +474,7 @@ pub(crate) fn bind(pool: &Pool, node: u32, out: u32) -> Bind {
 fn leaf_lease(pool: &Pool, node: u32, out: u32) -> Option<(Arc<Lease>, Ticket)> {
     let node = &pool.nodes[node as usize];
     match (&node.source, &node.outs[out as usize].standing) {
-        (Source::Lease(lease), _) => Some((Arc::clone(lease), Ticket(0))),
+        (Source::Lease(lease) | Source::Placed(lease), _) => Some((Arc::clone(lease), Ticket(0))),
         (_, Standing::Computed(lease, ticket)) => Some((Arc::clone(lease), *ticket)),
         _ => None,
     }

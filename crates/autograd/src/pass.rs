@@ -5,13 +5,14 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
-use wgrad_graph::{Caps, DType, Error, ErrorKind, HostTensor, Out, Result, Stage, bail};
+use wgrad_graph::{Caps, Error, ErrorKind, Out, Result, Stage, bail};
 
 use crate::context::Context;
 use crate::cut::Cut;
 use crate::dear;
 use crate::flight;
 use crate::flush::Recording;
+use crate::placed::Given;
 use crate::profiling;
 use crate::record;
 use crate::state::{At, Pool, PoolCell, Source};
@@ -140,6 +141,7 @@ impl Pass {
         let result = state.finish(self.open.pool, check);
         let pool = self.close(&mut state);
         drop(state);
+        flight::throttle(self.open.context);
         let pool = pool.expect("a pass is committed once");
         result.map(|recording| then(&pool, recording))
     }
@@ -240,28 +242,33 @@ impl Pass {
         }
         let kept = dear::kept_for(pool, &keys, &later)?;
         keys.extend(kept);
-        state.flush(self.open.pool, &keys)
+        let result = state.flush(self.open.pool, &keys);
+        drop(state);
+        flight::throttle(self.open.context);
+        result
     }
 
     /// Gives an input of this pass other data of the same shape and dtype, as long as nothing was computed from it.
     ///
     /// # Errors
     /// `Shape`, `DType`; `Argument` when it is no input of this pass or was used; `Stale`.
-    pub fn replace(&self, input: Tensor, data: impl Into<HostTensor>) -> Result<()> {
+    pub fn replace(&self, input: Tensor, data: impl Into<Given>) -> Result<()> {
         let data = data.into();
-        let out = input.try_out()?;
-        if (data.shape(), data.dtype()) != (out.shape, out.dtype) {
-            let kind = if data.shape() == out.shape { ErrorKind::DType } else { ErrorKind::Shape };
-            let got = Out { shape: data.shape(), dtype: data.dtype() };
+        let (got, out) = (data.out(), input.try_out()?);
+        if got != out {
+            let kind = if got.shape == out.shape { ErrorKind::DType } else { ErrorKind::Shape };
             return Err(Error::new(kind, "replace", format!("{got:?} cannot take the place of {out:?}")));
         }
+        let data = data.source("replace", &self.context)?;
         let mut state = table::lock(self.open.context)?;
         let pool = record::current(&mut state, self.open)?;
         if input.pass() == Some(self.open) {
             let node = pool.values[input.value_key()].node as usize;
             let node = &mut pool.nodes[node];
-            if let (Source::Host(old), false) = (&mut node.source, node.ran) {
-                *old = data;
+            if matches!(node.source, Source::Host(_) | Source::Placed(_)) && !node.ran {
+                let old = std::mem::replace(&mut node.source, data);
+                drop(state);
+                drop(old);
                 return Ok(());
             }
         }
@@ -291,21 +298,17 @@ impl Pass {
         settled.and(untold.map_or(Ok(()), Err)).and(state.alive())
     }
 
-    /// A host tensor as a value of this pass; its bytes travel with the submission that uses them.
+    /// A host tensor as a value of this pass, its bytes travel with the submission that uses them; or one that is
+    /// [placed](Context::put) already.
     ///
     /// # Errors
-    /// `DType` when the device does not store the dtype.
+    /// `DType` when the device does not store the dtype; `Device` for one that is placed in another context.
     #[track_caller]
-    pub fn input(&self, data: impl Into<HostTensor>) -> Result<Tensor> {
+    pub fn input(&self, data: impl Into<Given>) -> Result<Tensor> {
         let _recording = profiling::recording();
         let data = data.into();
-        let caps = self.context.caps();
-        if data.dtype() == DType::F64 && !caps.f64 {
-            bail!(DType, "input", "{} does not store f64", caps.name);
-        }
-        let out = Out { shape: data.shape(), dtype: data.dtype() };
-        fits(caps, "input", out)?;
-        record::leaf(self.open, Source::Host(data), out, Location::caller())
+        let out = data.out();
+        record::leaf(self.open, data.source("input", &self.context)?, out, Location::caller())
     }
 }
 

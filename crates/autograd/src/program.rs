@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use wgrad_graph::{
-    Graph, HostTensor, LeafKind, NodeId, Options, Out, Result, Segment, Source as SegmentSource, Val,
+    Bytes, Graph, HostTensor, LeafKind, NodeId, Options, Out, Result, Segment, Source as SegmentSource, Val,
 };
 
 use crate::context::Context;
@@ -106,7 +106,7 @@ impl Program {
         };
         let bytes = reading.finish(self.context.id())?;
         table::lock(self.context.id())?.tell(newest)?;
-        let host = |(bytes, out): (Vec<u8>, &Out)| {
+        let host = |(bytes, out): (Bytes, &Out)| {
             Ok(HostTensor::from_bytes(out.shape, caps.storage(out.dtype), bytes)?.cast(out.dtype))
         };
         bytes.into_iter().zip(outs).map(host).collect()

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Op, Out, Result, Shape, Ticket, bail, infer};
 
+use crate::flight;
 use crate::line;
 use crate::pass::{self, OpenPass};
 use crate::profiling;
@@ -54,7 +55,9 @@ pub(crate) fn look(state: &mut State, tensor: &Tensor) -> Result<Look> {
     let pool = pool(state, tensor)?;
     let out = pool.out(tensor.value_key());
     let standing = match &pool.node(tensor.value_key()).source {
-        Source::Lease(lease) => Standing::Computed(std::sync::Arc::clone(lease), Ticket(0)),
+        Source::Lease(lease) | Source::Placed(lease) => {
+            Standing::Computed(std::sync::Arc::clone(lease), Ticket(0))
+        }
         _ => out.standing.clone(),
     };
     let out = out.out;
@@ -236,7 +239,10 @@ fn append(pass: Option<OpenPass>, what: Recorded<'_>, at: At) -> Result<Tensor> 
     let grad = !pass::is_no_grad(pass);
     let node = node(op, ins.into_iter().collect(), Source::Operation, grad, at);
     let key = pool.push(node, &[out]);
-    state.spend(pass)?;
+    if state.spend(pass)? {
+        drop(state);
+        flight::throttle(pass.context);
+    }
     Ok(Tensor::of_pass(pass, key, at))
 }
 

@@ -16,6 +16,7 @@ use crate::flight::Failure;
 use crate::pass::OpenPass;
 use crate::plans::Plans;
 use crate::profiling::Profiling;
+use crate::reading::Fate;
 
 slotmap::new_key_type! {
     /// A value in the pool of a pass.
@@ -66,6 +67,8 @@ pub(crate) enum Source {
     Host(HostTensor),
     /// An owned value's version, or a constant table.
     Lease(Arc<Lease>),
+    /// Data that were brought to the device before.
+    Placed(Arc<Lease>),
     /// A constant table, not uploaded yet.
     Table(&'static str, HostTensor),
     /// A value of a pass around this one.
@@ -313,6 +316,8 @@ pub(crate) struct State {
     pub(crate) lost: Option<Error>,
     pub(crate) newest: Ticket,
     pub(crate) deferred: Vec<Weak<DeferredCell>>,
+    /// How values that are being read ended.
+    pub(crate) fates: Vec<Weak<Fate>>,
     /// Passes that were committed.
     pub(crate) committed: u64,
     /// The number of the next pass.

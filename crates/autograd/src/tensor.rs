@@ -158,7 +158,7 @@ impl Tensor {
         };
         let mut bytes = pending.finish(self.context)?;
         table::lock(self.context)?.tell(ticket)?;
-        let bytes = bytes.pop().unwrap_or_default();
+        let bytes = bytes.pop().unwrap_or_else(|| Vec::new().into());
         HostTensor::from_bytes(out.shape, storage, bytes)
     }
 

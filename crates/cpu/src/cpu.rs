@@ -244,11 +244,11 @@ impl Backend for Cpu {
         }
         count_uploads(&mut state.counters, &args);
         state.counters.dispatches += program.steps.len() as u64;
-        Ok(state.submitted(error))
+        Ok(self.device.submitted(&mut state, error))
     }
 
     fn wait(&self, ticket: Ticket, _timeout: Duration) -> Result<()> {
-        self.device.lock().raised(ticket.0)
+        self.device.ended(ticket.0)
     }
 
     fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use wgrad_graph::{BufferId, Error, ErrorKind, Memory, Pending, Result, Ticket, bail};
+use wgrad_graph::{BufferId, Bytes, Error, ErrorKind, Memory, Pending, Result, Ticket, bail};
 
 /// Bytes of a cache line: vector loads never straddle lines in memory aligned to it.
 pub(crate) const ALIGN: usize = 64;
@@ -61,23 +61,71 @@ pub(crate) struct State {
     values_bytes: usize,
     workspaces: BTreeMap<usize, usize>,
     budget: Option<usize>,
-    errors: VecDeque<(u64, Error)>,
     ticket: u64,
     /// What the device has done.
     pub(crate) counters: Memory,
 }
 
-/// Device memory behind its lock.
+/// Device memory behind its lock, and the errors behind another: who asks how a submission ended does not wait for
+/// the one that runs.
 #[derive(Debug, Default)]
-pub(crate) struct Device(Mutex<State>);
+pub(crate) struct Device {
+    state: Mutex<State>,
+    errors: Mutex<Errors>,
+}
+
+/// Errors by submission: those that nobody has heard of, and those that somebody has.
+#[derive(Debug, Default)]
+struct Errors {
+    new: VecDeque<(u64, Error)>,
+    told: VecDeque<(u64, Error)>,
+}
 
 impl Device {
     pub(crate) fn new(budget: Option<usize>) -> Arc<Device> {
-        Arc::new(Device(Mutex::new(State { budget, ..State::default() })))
+        let state = Mutex::new(State { budget, ..State::default() });
+        Arc::new(Device { state, errors: Mutex::default() })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a submission, with the error that one of its kernels raised.
+    pub(crate) fn submitted(&self, state: &mut State, error: Option<Error>) -> Ticket {
+        state.ticket += 1;
+        state.counters.submissions += 1;
+        if let Some(error) = error {
+            let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+            errors.new.push_back((state.ticket, error));
+            if errors.new.len() > MAX_ERRORS {
+                errors.new.pop_front();
+            }
+        }
+        Ticket(state.ticket)
+    }
+
+    /// The oldest error flag of submissions up to `ticket`, once; else what was told of `ticket` itself before: two
+    /// threads that wait for one submission both hear of it.
+    pub(crate) fn ended(&self, ticket: u64) -> Result<()> {
+        self.raised(ticket)?;
+        let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        errors.told.iter().find(|(at, _)| *at == ticket).map_or(Ok(()), |(_, error)| Err(error.clone()))
+    }
+
+    /// The oldest error flag of submissions up to `ticket`, once.
+    pub(crate) fn raised(&self, ticket: u64) -> Result<()> {
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        if errors.new.front().is_some_and(|(at, _)| *at <= ticket)
+            && let Some((at, error)) = errors.new.pop_front()
+        {
+            errors.told.push_back((at, error.clone()));
+            if errors.told.len() > MAX_ERRORS {
+                errors.told.pop_front();
+            }
+            return Err(error);
+        }
+        Ok(())
     }
 }
 
@@ -206,42 +254,18 @@ impl State {
         Ok(())
     }
 
-    pub(crate) fn read(&mut self, ranges: &[(BufferId, usize)]) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn read(&mut self, ranges: &[(BufferId, usize)]) -> Result<Vec<Bytes>> {
         let mut out = Vec::with_capacity(ranges.len());
         for (buffer, bytes) in ranges {
             let from = self.bytes(*buffer)?;
             let Some(from) = from.get(..*bytes) else {
                 bail!(Argument, "read", "{bytes} bytes of a buffer of {}", from.len());
             };
-            out.push(from.to_vec());
+            out.push(Bytes::from(from));
         }
         self.counters.downloads += 1;
         self.counters.download_bytes += ranges.iter().map(|r| r.1 as u64).sum::<u64>();
         Ok(out)
-    }
-
-    /// Counts a submission, with the error that one of its kernels raised.
-    pub(crate) fn submitted(&mut self, error: Option<Error>) -> Ticket {
-        self.ticket += 1;
-        self.counters.submissions += 1;
-        if let Some(error) = error {
-            self.errors.push_back((self.ticket, error));
-            if self.errors.len() > MAX_ERRORS {
-                self.errors.pop_front();
-            }
-        }
-        Ticket(self.ticket)
-    }
-
-    /// The oldest error flag of submissions up to `ticket`, once.
-    pub(crate) fn raised(&mut self, ticket: u64) -> Result<()> {
-        match self.errors.front() {
-            Some((at, _)) if *at <= ticket => match self.errors.pop_front() {
-                Some((_, error)) => Err(error),
-                None => Ok(()),
-            },
-            _ => Ok(()),
-        }
     }
 
     pub(crate) fn last_ticket(&self) -> u64 {
@@ -253,7 +277,7 @@ impl State {
 pub(crate) struct Ready {
     pub(crate) device: Arc<Device>,
     pub(crate) ticket: u64,
-    pub(crate) bytes: Vec<Vec<u8>>,
+    pub(crate) bytes: Vec<Bytes>,
 }
 
 impl Pending for Ready {
@@ -261,8 +285,8 @@ impl Pending for Ready {
         true
     }
 
-    fn wait(self: Box<Self>, _timeout: Duration) -> Result<Vec<Vec<u8>>> {
-        self.device.lock().raised(self.ticket)?;
-        Ok(self.bytes)
+    fn wait(&mut self, _timeout: Duration) -> Result<Vec<Bytes>> {
+        self.device.raised(self.ticket)?;
+        Ok(std::mem::take(&mut self.bytes))
     }
 }

@@ -177,11 +177,11 @@ impl Backend for Oracle {
         (state.counters.uploads, state.counters.upload_bytes) = before;
         count_uploads(&mut state.counters, &args);
         state.counters.dispatches += ran;
-        Ok(state.submitted(error))
+        Ok(self.device.submitted(&mut state, error))
     }
 
     fn wait(&self, ticket: Ticket, _timeout: Duration) -> Result<()> {
-        self.device.lock().raised(ticket.0)
+        self.device.ended(ticket.0)
     }
 
     fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {

@@ -155,7 +155,7 @@ impl Sketch {
         }
         let args = Args { leaves: &leaves, scalars: &self.scalars, outputs: &outputs, watch: None };
         device.submit(&prepared, args)?;
-        let read = device.read(&ranges)?.wait(WAIT);
+        let read = device.read(&ranges)?.wait(WAIT).map(|all| all.iter().map(|b| b.to_vec()).collect());
         let buffers = leaves.iter().filter_map(|leaf| match leaf {
             LeafArg::Buffer(buffer) => Some(*buffer),
             LeafArg::Host(_) => None,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{DType, InStage, Plan, Result, Stage, Watch};
+use crate::{Bytes, DType, InStage, Plan, Result, Stage, Watch};
 
 /// What kind of device runs the plans.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
@@ -123,11 +123,12 @@ impl<'a> Args<'a> {
 pub trait Pending: Send {
     /// Whether `wait` would return at once.
     fn ready(&mut self) -> bool;
-    /// The bytes of each range asked for.
+    /// The bytes of each range asked for, once. Large ones may lie in memory of the device, which takes it
+    /// back when they are dropped.
     ///
     /// # Errors
-    /// `Timeout`, `Lost`, or the error flag of a kernel that ran before.
-    fn wait(self: Box<Self>, timeout: Duration) -> Result<Vec<Vec<u8>>>;
+    /// `Timeout`, after which it may be asked again; `Lost`, or the error flag of a kernel that ran before.
+    fn wait(&mut self, timeout: Duration) -> Result<Vec<Bytes>>;
 }
 
 /// What a device holds and has done since it was opened. Counters only grow.
@@ -188,7 +189,8 @@ pub trait Backend: Send + Sync {
     /// Waits until a submission has ended.
     ///
     /// # Errors
-    /// `Timeout`, `Lost`, or the error flag that one of its kernels raised.
+    /// `Timeout`, `Lost`, or the error flag that one of its kernels raised: whoever waits for that very submission,
+    /// and the first who waits for a later one, hears of it.
     fn wait(&self, ticket: Ticket, timeout: Duration) -> Result<()>;
 
     /// Writes bytes to the start of a buffer, ordered after every submission made before and before
@@ -197,6 +199,14 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// `OutOfMemory`, `Lost`.
     fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()>;
+
+    /// As [`Backend::write`], for bytes that several threads may copy at once.
+    ///
+    /// # Errors
+    /// As [`Backend::write`].
+    fn write_shared(&self, buffer: BufferId, bytes: &Bytes) -> Result<()> {
+        self.write(buffer, bytes)
+    }
 
     /// Starts to copy the first `bytes` bytes of each buffer to the host, after every submission made
     /// before; one crossing for all of them.

@@ -1,11 +1,10 @@
 //! Values on the host: bytes with a shape and a dtype.
 
 use std::fmt;
-use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use crate::{DType, Error, ErrorKind, Result, Shape};
+use crate::{Bytes, DType, Error, ErrorKind, Result, Shape};
 
 mod sealed {
     pub trait Sealed {}
@@ -122,7 +121,7 @@ macro_rules! typed {
 pub struct HostTensor {
     shape: Shape,
     dtype: DType,
-    bytes: Arc<[u8]>,
+    bytes: Bytes,
 }
 
 impl HostTensor {
@@ -150,11 +149,7 @@ impl HostTensor {
     ///
     /// # Errors
     /// `Data` when the number of bytes is not that of the shape's elements.
-    pub fn from_bytes(
-        shape: impl Into<Shape>,
-        dtype: DType,
-        bytes: impl Into<Arc<[u8]>>,
-    ) -> Result<HostTensor> {
+    pub fn from_bytes(shape: impl Into<Shape>, dtype: DType, bytes: impl Into<Bytes>) -> Result<HostTensor> {
         let (shape, bytes) = (shape.into(), bytes.into());
         if shape.elems() * dtype.bytes() != bytes.len() {
             return Err(Error::new(
@@ -181,7 +176,7 @@ impl HostTensor {
     }
 
     /// The elements' bytes, little-endian, row-major.
-    pub fn bytes(&self) -> &Arc<[u8]> {
+    pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
@@ -214,12 +209,12 @@ impl HostTensor {
     /// The same values with elements of `dtype`, converted as [`HostTensor::to_vec`] does.
     #[must_use]
     pub fn cast(&self, dtype: DType) -> HostTensor {
-        fn pack<T: Element>(from: &HostTensor) -> Arc<[u8]> {
+        fn pack<T: Element>(from: &HostTensor) -> Bytes {
             let mut bytes = Vec::with_capacity(from.shape.elems() * T::DTYPE.bytes());
             from.to_vec::<T>().into_iter().for_each(|e| e.push(&mut bytes));
             bytes.into()
         }
-        let bytes = if dtype == self.dtype { Arc::clone(&self.bytes) } else { typed!(dtype, pack(self)) };
+        let bytes = if dtype == self.dtype { self.bytes.clone() } else { typed!(dtype, pack(self)) };
         HostTensor { shape: self.shape, dtype, bytes }
     }
 }

@@ -5,6 +5,7 @@
 //! a clock; every value prints.
 
 mod backend;
+mod bytes;
 mod compose;
 mod digits;
 mod dtype;
@@ -26,6 +27,7 @@ mod tests;
 mod watch;
 
 pub use backend::{Args, Backend, BufferId, Caps, DeviceKind, LeafArg, Memory, Pending, Prepared, Ticket};
+pub use bytes::Bytes;
 pub use digits::{Digits, Line, stride, terms};
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};

@@ -3,7 +3,7 @@
 //! A submission that may raise it ends by copying the flag to the host and clearing it, so that each
 //! raise belongs to one ticket.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::panic::Location;
 use std::sync::Mutex;
 
@@ -23,8 +23,18 @@ struct Check {
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     known: Mutex<Vec<Check>>,
-    raised: Mutex<Vec<(u64, u32)>>,
+    raised: Mutex<Raised>,
     open: Mutex<BTreeSet<u64>>,
+}
+
+/// How many raises that somebody heard of are kept for others who wait for the same ticket.
+const MOST_TOLD: usize = 64;
+
+/// Tickets with the numbers that they raised.
+#[derive(Debug, Default)]
+struct Raised {
+    new: Vec<(u64, u32)>,
+    told: VecDeque<(u64, u32)>,
 }
 
 impl Checks {
@@ -47,7 +57,7 @@ impl Checks {
     /// Notes the flag of `ticket`.
     pub(crate) fn land(&self, ticket: u64, number: u32) {
         if number != 0 {
-            lock(&self.raised).push((ticket, number));
+            lock(&self.raised).new.push((ticket, number));
         }
         lock(&self.open).remove(&ticket);
     }
@@ -57,17 +67,17 @@ impl Checks {
         lock(&self.open).first().is_none_or(|open| *open > ticket)
     }
 
-    /// The error of the first raise by a ticket up to `ticket`; those raises are then forgotten.
+    /// The error of the first raise by a ticket up to `ticket` of which nobody has heard; those raises count as told
+    /// then. Without one, what `ticket` itself has raised: two threads that wait for one submission both hear of it.
     pub(crate) fn take(&self, ticket: u64) -> Option<Error> {
-        let mut heard = Vec::new();
-        lock(&self.raised).retain(|raise| {
-            let later = raise.0 > ticket;
-            if !later {
-                heard.push(*raise);
-            }
-            later
-        });
-        let (_, number) = heard.into_iter().min_by_key(|(ticket, _)| *ticket)?;
+        let mut raised = lock(&self.raised);
+        let Raised { new, told } = &mut *raised;
+        let heard: Vec<(u64, u32)> = new.extract_if(.., |raise| raise.0 <= ticket).collect();
+        told.extend(&heard);
+        told.drain(..told.len().saturating_sub(MOST_TOLD));
+        let first = heard.into_iter().min_by_key(|(ticket, _)| *ticket);
+        let (_, number) = first.or_else(|| told.iter().find(|(t, _)| *t == ticket).copied())?;
+        drop(raised);
         let check = lock(&self.known).get(number as usize - 1).copied();
         Some(match check {
             Some(Check { op, limit, at }) => {
@@ -107,7 +117,8 @@ mod tests {
         let error = checks.take(4).unwrap();
         assert_eq!((error.op(), error.kind()), ("gather", ErrorKind::Data));
         assert!(error.to_string().contains("limit 5") && error.to_string().contains("checks.rs"));
-        assert!(checks.take(4).is_none());
+        assert_eq!(checks.take(4).unwrap().op(), "scatter_add", "who waits for the same one hears of it");
+        assert!(checks.take(5).is_none());
         checks.land(6, b);
         assert!(checks.take(5).is_none());
         assert_eq!(checks.take(6).unwrap().op(), "scatter_add");

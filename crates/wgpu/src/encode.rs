@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use wgrad_graph::{
-    Args, BufferId, Element, Error, ErrorKind, InStage, LeafArg, LeafKind, Result, Stage, Ticket, Watch,
-    bf16, f16,
+    Args, BufferId, Bytes, Element, Error, ErrorKind, InStage, LeafArg, LeafKind, Result, Stage, Ticket,
+    Watch, bf16, f16,
 };
 
 use crate::binds::{BindKey, Binds};
 use crate::choose::MOST_NS;
+use crate::copy::fill;
 use crate::emit;
 use crate::faults::lock;
 use crate::gpu::{Core, count};
@@ -24,6 +25,10 @@ use crate::workspace::Workspace;
 pub(crate) const MOST_DISPATCHES: usize = 1024;
 /// Writes are handed to the queue when this many bytes wait.
 const MOST_WRITES: u64 = 64 << 20;
+/// From this many bytes on host data have staging memory of their own, which is filled without holding the line.
+const LARGE_BYTES: u64 = 256 << 10;
+/// Large writes are handed to the queue in chunks of so many bytes.
+const CHUNK_BYTES: usize = 16 << 20;
 
 /// Host bytes in a staging buffer, on their way to a range.
 #[derive(Debug)]
@@ -121,19 +126,9 @@ impl Core {
     }
 }
 
-/// Copies `bytes` to mapped staging memory at `offset`, padded with zeros to whole words.
-fn fill(buffer: &wgpu::Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
-    let words = (bytes.len() as u64).next_multiple_of(4);
-    let mut view = buffer.get_mapped_range_mut(offset..offset + words).map_err(|e| {
-        Error::new(ErrorKind::Lost, "staging", format!("staging memory is not mapped: {e}")).because(e)
-    })?;
-    view.slice(..bytes.len()).copy_from_slice(bytes);
-    view.slice(bytes.len()..).fill(0);
-    Ok(())
-}
-
-/// Writes `bytes` to the start of `buffer`, in the queue's order.
-pub(crate) fn write(core: &Core, buffer: BufferId, bytes: &[u8]) -> Result<()> {
+/// Writes `bytes` to the start of `buffer`, in the queue's order. `shared` are the same bytes where several threads
+/// may copy them. What is large is copied without holding the line, so that others submit meanwhile.
+pub(crate) fn write(core: &Core, buffer: BufferId, bytes: &[u8], shared: Option<&Bytes>) -> Result<()> {
     core.faults.check("write")?;
     let to = pages::find(core, "write", buffer)?;
     if bytes.is_empty() {
@@ -142,23 +137,35 @@ pub(crate) fn write(core: &Core, buffer: BufferId, bytes: &[u8]) -> Result<()> {
     if bytes.len() as u64 > to.bytes {
         wgrad_graph::bail!(Argument, "write", "{} bytes do not fit a buffer of {}", bytes.len(), to.bytes);
     }
-    let mut line = lock(&core.line);
-    // Pieces: a staging buffer larger than what is flushed at once would have no use.
-    let mut done = 0;
-    for piece in bytes.chunks(MOST_WRITES as usize) {
-        let words = (piece.len() as u64).next_multiple_of(4);
+    let words = (bytes.len() as u64).next_multiple_of(4);
+    if words < LARGE_BYTES {
+        let mut line = lock(&core.line);
         let (from, from_offset) = line.room(core, words)?;
-        fill(&from, from_offset, piece)?;
-        let to_offset = to.offset + done;
-        line.writes.push(Copy { from, from_offset, to: to.buffer.clone(), to_offset, bytes: words });
+        fill(&from, from_offset, bytes)?;
+        line.writes.push(Copy { from, from_offset, to: to.buffer, to_offset: to.offset, bytes: words });
         line.waiting_bytes += words;
-        done += words;
-        count(&core.counters.uploads, 1);
-        count(&core.counters.upload_bytes, piece.len() as u64);
         if line.waiting_bytes >= MOST_WRITES {
             line.flush(core)?;
         }
+    } else {
+        // The device takes a chunk while the next one is copied.
+        for start in (0..bytes.len()).step_by(CHUNK_BYTES) {
+            let range = start..bytes.len().min(start + CHUNK_BYTES);
+            let words = (range.len() as u64).next_multiple_of(4);
+            let from = core.uploads.take(core, words)?;
+            match shared {
+                Some(shared) => core.copiers.copy(shared, range, &from)?,
+                None => fill(&from, 0, &bytes[range])?,
+            }
+            let mut line = lock(&core.line);
+            let to_offset = to.offset + start as u64;
+            line.full.push(from.clone());
+            line.writes.push(Copy { from, from_offset: 0, to: to.buffer.clone(), to_offset, bytes: words });
+            line.flush(core)?;
+        }
     }
+    count(&core.counters.uploads, 1);
+    count(&core.counters.upload_bytes, bytes.len() as u64);
     Ok(())
 }
 
@@ -474,12 +481,8 @@ pub(crate) fn submit(core: &Arc<Core>, ready: &Ready, args: Args<'_>) -> Result<
     core.faults.check("submit")?;
     let mut timed = Timed::new(core, args.watch, &ready.plan)?;
     let given = given(core, ready, args)?;
-    let mut line = lock(&core.line);
-    line.flush(core)?;
-    let upload = args.stage(Stage::Upload);
     let upload_bytes = ready.plan.upload_bytes.next_multiple_of(4) as u64;
-    let staged = if upload_bytes > 0 {
-        let (from, offset) = line.room(core, upload_bytes)?;
+    let stage = |from: wgpu::Buffer, offset: u64| -> Result<(wgpu::Buffer, u64)> {
         for (leaf, arg) in ready.plan.leaves.iter().zip(args.leaves) {
             if let LeafArg::Host(bytes) = arg
                 && !bytes.is_empty()
@@ -487,9 +490,27 @@ pub(crate) fn submit(core: &Arc<Core>, ready: &Ready, args: Args<'_>) -> Result<
                 fill(&from, offset + leaf.offset_bytes as u64, bytes)?;
             }
         }
-        Some((from, offset))
-    } else {
-        None
+        Ok((from, offset))
+    };
+    let upload = args.stage(Stage::Upload);
+    let large = match upload_bytes >= LARGE_BYTES {
+        true => Some(stage(core.uploads.take(core, upload_bytes)?, 0)?),
+        false => None,
+    };
+    drop(upload);
+    let mut line = lock(&core.line);
+    line.flush(core)?;
+    let upload = args.stage(Stage::Upload);
+    let staged = match large {
+        Some((from, offset)) => {
+            line.full.push(from.clone());
+            Some((from, offset))
+        }
+        None if upload_bytes > 0 => {
+            let (from, offset) = line.room(core, upload_bytes)?;
+            Some(stage(from, offset)?)
+        }
+        None => None,
     };
     drop(upload);
     let flag = if ready.raises { Some(core.downloads.take(core, 4)?) } else { None };

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wgrad_graph::{
-    Args, Backend, BufferId, Caps, Error, ErrorKind, Memory, Pending, Plan, Prepared, Result, Ticket,
+    Args, Backend, BufferId, Bytes, Caps, Error, ErrorKind, Memory, Pending, Plan, Prepared, Result, Ticket,
 };
 
 use crate::adapter::{AdapterInfo, features};
 use crate::binds::Binds;
 use crate::checks::Checks;
+use crate::copy::{Copiers, Copying};
 use crate::encode::Line;
 use crate::faults::{Faults, lock};
 use crate::heap::Heap;
@@ -79,6 +80,7 @@ pub(crate) struct Core {
     pub(crate) kernels: Kernels,
     pub(crate) uploads: Arc<Pool>,
     pub(crate) downloads: Arc<Pool>,
+    pub(crate) copiers: Copiers,
     pub(crate) checks: Arc<Checks>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) timing: Arc<Timing>,
@@ -219,6 +221,7 @@ impl Gpu {
             kernels,
             uploads: Pool::new(wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC),
             downloads: Pool::new(wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST),
+            copiers: Copiers::default(),
             checks: Arc::default(),
             clock: Arc::default(),
             timing: Arc::default(),
@@ -229,6 +232,11 @@ impl Gpu {
             caps,
         };
         Ok(Gpu { core: Arc::new(core) })
+    }
+
+    /// How large uploads are copied from now on.
+    pub fn copy_by(&self, copying: Copying) {
+        self.core.copiers.choose(copying);
     }
 
     /// What wgpu says it has allocated, staging and parameters included; `None` if the driver does
@@ -289,7 +297,11 @@ impl Backend for Gpu {
     }
 
     fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
-        encode::write(&self.core, buffer, bytes)
+        encode::write(&self.core, buffer, bytes, None)
+    }
+
+    fn write_shared(&self, buffer: BufferId, bytes: &Bytes) -> Result<()> {
+        encode::write(&self.core, buffer, bytes, Some(bytes))
     }
 
     fn read(&self, ranges: &[(BufferId, usize)]) -> Result<Box<dyn Pending>> {

@@ -10,6 +10,7 @@ mod binds;
 mod cache;
 mod checks;
 mod choose;
+mod copy;
 mod emit;
 mod encode;
 mod faults;
@@ -18,6 +19,7 @@ mod heap;
 mod kernels;
 mod launch;
 mod native;
+mod mapped;
 mod pages;
 mod prepare;
 mod read;
@@ -27,6 +29,7 @@ mod wait;
 mod workspace;
 
 pub use adapter::{AdapterInfo, adapters, choose};
+pub use copy::Copying;
 pub use gpu::{AllocatorReport, Gpu};
 
 #[cfg(test)]

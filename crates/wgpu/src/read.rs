@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use wgrad_graph::{BufferId, Error, ErrorKind, Pending, Result};
+use wgrad_graph::{BufferId, Bytes, Error, ErrorKind, Pending, Result};
 
 use crate::faults::lock;
 use crate::gpu::{Core, count};
-use crate::pages;
+use crate::{mapped, pages};
 
 /// Most bytes in one staging buffer, unless a single value is larger.
 const MOST: u64 = 256 << 20;
@@ -107,23 +107,15 @@ impl Pending for Download {
         }
     }
 
-    fn wait(mut self: Box<Self>, timeout: Duration) -> Result<Vec<Vec<u8>>> {
+    fn wait(&mut self, timeout: Duration) -> Result<Vec<Bytes>> {
         self.core.wait_until("read", self.ticket, timeout, || self.arrived())?;
         self.core.faults.check("read")?;
         let mut values = Vec::new();
         for Crossing { buffer, bytes, ranges, state } in std::mem::take(&mut self.crossings) {
-            let lost = || Error::new(ErrorKind::Lost, "read", "the values could not be mapped");
             if state.load(Ordering::Acquire) != MAPPED {
-                return Err(lost());
+                return Err(Error::new(ErrorKind::Lost, "read", "the values could not be mapped"));
             }
-            {
-                let view = buffer.get_mapped_range(..bytes).map_err(|e| lost().because(e))?;
-                for (offset, bytes) in ranges {
-                    values.push(view[offset as usize..offset as usize + bytes].to_vec());
-                }
-            }
-            buffer.unmap();
-            self.core.downloads.give(buffer);
+            values.extend(mapped::lend(buffer, bytes, &ranges, &self.core.downloads)?);
         }
         self.core.checks.take(self.ticket).map_or(Ok(values), Err)
     }

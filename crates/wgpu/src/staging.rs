@@ -36,8 +36,10 @@ impl Pool {
         let bytes = bytes.next_multiple_of(8).max(LEAST_BYTES);
         {
             let mut idle = lock(&self.idle);
+            // Of small ones a larger one does; a large one may be lent for long.
+            let most = if bytes > LEAST_BYTES { bytes * 4 } else { bytes * 8 };
             let fit = (0..idle.len())
-                .filter(|i| (bytes..=bytes * 8).contains(&idle[*i].size()))
+                .filter(|i| (bytes..=most).contains(&idle[*i].size()))
                 .min_by_key(|i| idle[*i].size());
             if let Some(i) = fit {
                 return Ok(idle.swap_remove(i));
@@ -75,6 +77,12 @@ impl Pool {
             dropped.push(oldest);
         }
         drop(idle);
+    }
+
+    /// How many buffers are idle.
+    #[cfg(test)]
+    pub(crate) fn idle_buffers(&self) -> usize {
+        lock(&self.idle).len()
     }
 
     /// Drops the idle buffers.

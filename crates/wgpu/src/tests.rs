@@ -2,6 +2,7 @@
 
 mod faults;
 mod plans;
+mod staging;
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -269,7 +270,7 @@ fn a_freed_buffer_may_be_in_flight() {
             gpu.free(x);
             x = y;
         }
-        let pending = gpu.read(&[(x, 4 * n)]).unwrap();
+        let mut pending = gpu.read(&[(x, 4 * n)]).unwrap();
         gpu.free(x);
         let y = gpu.alloc(4 * n).unwrap();
         gpu.write(y, bytes(&vec![-1.0; n])).unwrap();
@@ -529,11 +530,13 @@ fn sizes_that_are_no_words_survive() {
         while !pending.ready() {
             assert!(start.elapsed() < LONG);
         }
-        assert_eq!(pending.wait(Duration::ZERO).unwrap(), values);
+        assert!(
+            pending.wait(Duration::ZERO).unwrap().iter().map(|b| &**b).eq(values.iter().map(Vec::as_slice))
+        );
         let after = gpu.memory();
         assert_eq!(after.downloads - before.downloads, 1);
         assert_eq!(after.download_bytes - before.download_bytes, sizes.iter().sum::<usize>() as u64);
-        assert_eq!(gpu.read(&[]).unwrap().wait(LONG).unwrap(), Vec::<Vec<u8>>::new());
+        assert!(gpu.read(&[]).unwrap().wait(LONG).unwrap().is_empty());
         drop(gpu.read(&ranges).unwrap());
     });
 }

@@ -1,14 +1,14 @@
 //! Buffers, budgets, counters, closures.
 
 use super::*;
-use wgrad_graph::{CustomId, CustomSpec, ErrorKind};
+use wgrad_graph::{Bytes, CustomId, CustomSpec, ErrorKind};
 
 #[test]
 fn buffers_that_are_gone_are_errors() {
     for device in [&Cpu::new() as &dyn Backend, &Oracle::new()] {
         let buffer = device.alloc(100).unwrap();
         device.write(buffer, &[7; 100]).unwrap();
-        assert_eq!(device.read(&[(buffer, 3)]).unwrap().wait(WAIT).unwrap(), [[7; 3]]);
+        assert_eq!(device.read(&[(buffer, 3)]).unwrap().wait(WAIT).unwrap(), [Bytes::from(vec![7; 3])]);
         device.free(buffer);
         let other = device.alloc(100).unwrap();
         assert_ne!(buffer, other);

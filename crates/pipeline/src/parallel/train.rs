@@ -203,22 +203,21 @@ impl MeshTrainer {
             Some(ends) => ends,
             None => self.make_ends(),
         };
-        let (mut ways, mut list, mut threads) = (Vec::new(), Vec::new(), 0);
+        let (mut lanes, mut threads) = (Vec::new(), 0);
         for line in &self.lines {
-            let (own, all) = line.trainer.ways()?;
-            ways.push(own);
-            list.extend(all);
+            lanes.push(line.trainer.lanes()?);
             threads += line.trainer.lowered()?.0.lists().len();
         }
         let closing = ends.iter().flatten().flat_map(|e| [e.replicas.clone(), e.shards.clone()]).flatten();
-        let control = Control::new(threads, self.options.train.deadline, list).closing(closing.collect());
+        let control =
+            Control::new(threads, self.options.train.deadline, lanes.concat()).closing(closing.collect());
         let squares = vec![0.0; self.lines.len() * self.mesh.stages()];
         let shared = (Arc::new(control), Arc::new(Mutex::new(squares)));
         let mut jobs = Vec::new();
-        for ((i, line), ways) in self.lines.iter().enumerate().zip(ways) {
+        for ((i, line), lanes) in self.lines.iter().enumerate().zip(lanes) {
             let own = line.replica * each..(line.replica + 1) * each;
             let counts = (counts[own.clone()].to_vec(), all);
-            let mut job = line.trainer.job(parts[own].to_vec(), counts, shared.clone(), ways)?;
+            let mut job = line.trainer.job(parts[own].to_vec(), counts, shared.clone(), lanes)?;
             job.peers = Some(Peers {
                 line: i,
                 replica: line.replica,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use wgrad_graph::{Error, ErrorKind, Result, bail};
 
-use super::transport::Transport;
+use super::lane::Lane;
 use crate::parallel::Collective;
 
 /// The state of a step, shared by its threads.
@@ -22,7 +22,7 @@ pub(crate) struct Control {
     state: Mutex<State>,
     changed: Condvar,
     /// Closed when the step fails.
-    ways: Vec<Arc<dyn Transport>>,
+    lanes: Vec<Arc<Lane>>,
     teams: Vec<Arc<dyn Collective>>,
 }
 
@@ -35,10 +35,10 @@ struct State {
 }
 
 impl Control {
-    pub(crate) fn new(threads: usize, patience: Duration, ways: Vec<Arc<dyn Transport>>) -> Self {
+    pub(crate) fn new(threads: usize, patience: Duration, lanes: Vec<Arc<Lane>>) -> Self {
         let (begun, progress) = (Instant::now(), AtomicU64::new(0));
         let (state, changed, teams) = (Mutex::default(), Condvar::new(), Vec::new());
-        Self { begun, patience, progress, threads, state, changed, ways, teams }
+        Self { begun, patience, progress, threads, state, changed, lanes, teams }
     }
 
     /// The same, which closes these collectives too when the step fails.
@@ -84,7 +84,7 @@ impl Control {
     pub(crate) fn fail(&self, error: Error) {
         self.lock().error.get_or_insert(error);
         self.changed.notify_all();
-        self.ways.iter().for_each(|way| way.close());
+        self.lanes.iter().for_each(|lane| lane.close());
         self.teams.iter().for_each(|team| team.close());
     }
 

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use wgrad_autograd::Reading;
 use wgrad_graph::{HostTensor, Result};
 
 use super::batch::joined;
 use super::control::Control;
+use super::error::placed;
+use super::lane::Lane;
+use super::threads;
 use super::tie::Exchange;
-use super::train::ways;
-use super::worker::{self, Job};
+use super::worker::Job;
 use super::{Batch, Report, Stages};
 use crate::schedule::forward_only;
 
@@ -37,7 +40,7 @@ impl Stages {
         self.check_batch(batch)?;
         let ranges = batch.ranges(micro_batches)?;
         let (schedule, wiring) = self.lower(&forward_only(self.len(), micro_batches)?, None)?;
-        let (ways, list) = ways(&schedule, &wiring, None);
+        let lanes = Lane::all(&schedule, &wiring, None);
         let job = Job {
             stages: self,
             schedule: &schedule,
@@ -45,17 +48,22 @@ impl Stages {
             parts: batch.parts(&ranges)?,
             counts: (Vec::new(), 0.0),
             teaching: None,
-            control: Arc::new(Control::new(self.len(), PATIENCE, list)),
+            control: Arc::new(Control::new(self.len(), PATIENCE, lanes.clone())),
             peers: None,
-            ways,
+            lanes,
             exchange: Exchange::default(),
             squares: Arc::default(),
             timed: false,
         };
-        let mut logs = worker::run(std::slice::from_ref(&job))?.remove(0);
+        let mut logs = threads::run(std::slice::from_ref(&job))?.remove(0);
         let mut outputs: Vec<_> = logs.iter_mut().flat_map(|l| std::mem::take(&mut l.outputs)).collect();
         outputs.sort_by_key(|(m, _)| *m);
-        let outputs: Vec<HostTensor> = outputs.into_iter().map(|(_, y)| y).collect();
+        let last = self.len() - 1;
+        let fetch = |(m, y): (usize, Reading)| {
+            let place = || format!("{}, micro-batch {m}, output", self.stages[last].label(last));
+            y.wait(PATIENCE).map_err(|e| placed(&place(), e))
+        };
+        let outputs: Vec<HostTensor> = outputs.into_iter().map(fetch).collect::<Result<_>>()?;
         Ok((joined(&outputs)?, Report::new(self, &schedule, &logs)))
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A [`Stages`] is a model that is cut, with one context a stage. [`Stages::forward`] uses it,
 //! a [`Trainer`] teaches it: each thread walks its list of a lowered [`Schedule`](crate::Schedule), keeps one
-//! pass open for every micro-batch between F and B, and hands tensors to other threads over a [`Transport`].
+//! pass open for every micro-batch between F and B. What goes to another device crosses beside these threads, in
+//! lanes of their own, over a [`Transport`].
 //! Weights are replaced when every stage has computed its new ones, on all stages or on none.
 
 mod batch;
@@ -10,10 +11,12 @@ mod block;
 mod control;
 mod error;
 mod forward;
+mod lane;
 mod loss;
 mod report;
 mod stages;
 mod stash;
+mod threads;
 mod tie;
 mod train;
 mod transport;
@@ -22,13 +25,13 @@ mod worker;
 
 pub(crate) use control::Control;
 pub(crate) use error::{guarded, panicked, placed};
+pub(crate) use threads::run;
 pub(crate) use train::losses;
-pub(crate) use worker::run;
 
 pub use batch::Batch;
 pub use block::{Block, Function, Model};
 pub use loss::Loss;
-pub use report::{Handover, Report};
+pub use report::{EdgeReport, Handover, Report};
 pub use stages::{Contract, Source, StageSpec, Stages};
 pub use train::{MakeTransport, StepReport, TrainOptions, Trainer};
 pub use transport::{Loopback, Parcel, Ring, Transport};

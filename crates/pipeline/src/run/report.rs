@@ -10,10 +10,54 @@ use crate::schedule::{Costs, Kind, Link, Message, Passage, Payload, Schedule, Sp
 /// One tensor that crossed from device to device.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Handover {
-    /// What crossed, and when; seconds since the step began.
+    /// What crossed, and when; seconds since the step began. It is sent when the stage's thread lets go of it, and has
+    /// arrived when it lies on the other device.
     pub passage: Passage,
     /// Its bytes.
     pub bytes: u64,
+    /// When its way began: the value was computed, and its copy to the host could begin.
+    pub begun: f64,
+    /// When it was on the host.
+    pub read: f64,
+}
+
+impl Handover {
+    /// Seconds from when it was computed until it lay on the other device.
+    pub fn seconds(&self) -> f64 {
+        (self.passage.arrived - self.begun).max(0.0)
+    }
+}
+
+/// What crossed an edge in one direction.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct EdgeReport {
+    /// What it is.
+    pub payload: Payload,
+    /// The stage that gives.
+    pub from: usize,
+    /// The stage that takes.
+    pub to: usize,
+    /// How many messages.
+    pub count: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Seconds under way, all messages together.
+    pub seconds: f64,
+    /// How many of these seconds the taking device computed. Devices that work on behind the actions of their
+    /// threads (see [`TrainOptions::timed`](crate::TrainOptions::timed)) compute for longer than this knows.
+    pub covered: f64,
+}
+
+impl EdgeReport {
+    /// 10^9 bytes a second.
+    pub fn gb_per_s(&self) -> f64 {
+        if self.seconds > 0.0 { self.bytes as f64 / 1e9 / self.seconds } else { 0.0 }
+    }
+
+    /// The share of the time under way that lay under computing.
+    pub fn covered_share(&self) -> f64 {
+        if self.seconds > 0.0 { self.covered / self.seconds } else { 0.0 }
+    }
 }
 
 /// The measured run of a schedule.
@@ -43,8 +87,7 @@ pub struct Report {
 impl Report {
     pub(crate) fn new(stages: &Stages, schedule: &Schedule, logs: &[Log]) -> Self {
         let handovers = logs.iter().flat_map(|l| &l.handovers);
-        let mut handovers: Vec<Handover> =
-            handovers.map(|&(passage, bytes)| Handover { passage, bytes }).collect();
+        let mut handovers: Vec<Handover> = handovers.copied().collect();
         handovers.sort_by_key(|h| h.passage.message);
         let name = |device: usize| {
             let first = schedule.stages_of(device)[0];
@@ -84,6 +127,24 @@ impl Report {
         self.handovers.iter().map(|h| h.bytes).sum()
     }
 
+    /// What crossed each edge in each direction.
+    pub fn edges(&self) -> Vec<EdgeReport> {
+        let mut edges: BTreeMap<(Payload, usize, usize), EdgeReport> = BTreeMap::new();
+        for handover in &self.handovers {
+            let Message { payload, from, to, .. } = handover.passage.message;
+            let fresh = EdgeReport { payload, from, to, count: 0, bytes: 0, seconds: 0.0, covered: 0.0 };
+            let edge = edges.entry((payload, from, to)).or_insert(fresh);
+            edge.count += 1;
+            edge.bytes += handover.bytes;
+            edge.seconds += handover.seconds();
+            let device = self.schedule.devices()[to];
+            let computing = self.spans.iter().filter(|s| s.device == device && s.action.is_compute());
+            let under = |s: &Span| s.end.min(handover.passage.arrived) - s.start.max(handover.begun);
+            edge.covered += computing.map(under).map(|t| t.max(0.0)).sum::<f64>();
+        }
+        edges.into_values().collect()
+    }
+
     /// The share of all devices' time in which they compute nothing.
     pub fn bubble(&self) -> f64 {
         let busy: f64 = self.spans.iter().filter(|s| s.action.is_compute()).map(|s| s.end - s.start).sum();
@@ -118,15 +179,16 @@ impl Report {
         };
         let mut costs = Costs::new((0..self.schedule.stages()).map(cost).collect());
         let mut hops: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
-        for Handover { passage, bytes } in &self.handovers {
+        for handover in &self.handovers {
+            let Handover { passage, bytes, .. } = handover;
             let Message { from, to, .. } = passage.message;
             let most = costs.bytes.entry(passage.message.edge()).or_default();
             *most = (*most).max(*bytes);
             let ends = (self.schedule.devices()[from], self.schedule.devices()[to]);
-            hops.entry(ends).or_default().push((passage.arrived - passage.sent).max(0.0));
+            hops.entry(ends).or_default().push(handover.seconds());
         }
         for ((from, to), times) in hops {
-            // Reading and writing are part of the actions, so what is left does not grow with the bytes.
+            // Of one size of messages nobody can tell what grows with the bytes and what does not.
             costs.links = costs.links.with(from, to, Link::new(median(times), f64::INFINITY));
         }
         costs
@@ -150,21 +212,15 @@ impl Report {
 /// The handovers: one line for each way.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut ways: BTreeMap<(Payload, usize, usize), Vec<&Handover>> = BTreeMap::new();
-        for handover in &self.handovers {
-            let Message { payload, from, to, .. } = handover.passage.message;
-            ways.entry((payload, from, to)).or_default().push(handover);
-        }
-        writeln!(f, "stages  what        count       bytes  in the way, ms  until taken, ms")?;
-        for ((payload, from, to), all) in &ways {
-            let mean = |time: fn(&Passage) -> f64| {
-                1e3 * all.iter().map(|h| time(&h.passage)).sum::<f64>() / all.len() as f64
-            };
-            let what = if *payload == Payload::Activation { "activation" } else { "gradient" };
-            let bytes: u64 = all.iter().map(|h| h.bytes).sum();
-            let (way, taken) = (mean(|p| p.arrived - p.sent), mean(|p| p.taken - p.sent));
-            let ends = format!("{from}>{to}");
-            writeln!(f, "{ends:<7} {what:<10} {:>6} {bytes:>11}  {way:>14.3}  {taken:>15.3}", all.len())?;
+        writeln!(f, "stages  what        count       bytes  under way, ms      GB/s  under computing")?;
+        for edge in self.edges() {
+            let EdgeReport { payload, from, to, count, bytes, seconds, .. } = edge;
+            let (ends, what) = (format!("{from}>{to}"), payload.name());
+            let (ms, rate, share) = (1e3 * seconds, edge.gb_per_s(), 100.0 * edge.covered_share());
+            writeln!(
+                f,
+                "{ends:<7} {what:<10} {count:>6} {bytes:>11}  {ms:>13.3}  {rate:>8.3}  {share:>13.1} %"
+            )?;
         }
         let (count, bytes) = (self.handovers.len(), self.bytes());
         writeln!(f, "{count} handovers, {bytes} bytes; {} within a device", self.local)

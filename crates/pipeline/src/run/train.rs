@@ -1,6 +1,5 @@
 //! Training: the walk of a schedule, and the optimizer's step on every stage or on none.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,10 +11,12 @@ use wgrad_nn::{Optimizer, ParamSet};
 use super::batch::Part;
 use super::control::Control;
 use super::error::placed;
+use super::lane::Lane;
 use super::stash::Sums;
+use super::threads;
 use super::tie::Exchange;
-use super::transport::{Ring, Transport};
-use super::worker::{self, Job, Log};
+use super::transport::Transport;
+use super::worker::{Job, Log};
 use super::{Batch, Loss, Report, Stages};
 use crate::schedule::{Channels, Schedule, Wiring};
 
@@ -227,12 +228,12 @@ impl Trainer {
         let parts = batch.parts(&batch.ranges(schedule.micro_batches())?)?;
         let counts = self.counts(&parts);
         let all = counts.iter().sum();
-        let (ways, list) = self.ways()?;
+        let lanes = self.lanes()?;
         let (lowered, _) = self.lowered()?;
-        let control = Control::new(lowered.lists().len(), self.teaching.options.deadline, list);
+        let control = Control::new(lowered.lists().len(), self.teaching.options.deadline, lanes.clone());
         let squares = Arc::new(Mutex::new(vec![0.0; self.stages.len()]));
-        let job = self.job(parts, (counts, all), (Arc::new(control), squares), ways)?;
-        let logs = worker::run(std::slice::from_ref(&job));
+        let job = self.job(parts, (counts, all), (Arc::new(control), squares), lanes)?;
+        let logs = threads::run(std::slice::from_ref(&job));
         self.steps += 1;
         let mut logs = logs?.remove(0);
         let mut loss = 0.0;
@@ -285,10 +286,10 @@ impl Trainer {
         targets.map(|t| self.teaching.loss.count(t)).collect()
     }
 
-    /// The ways between the stages for one step.
-    pub(crate) fn ways(&self) -> Result<(Ways, Vec<Arc<dyn Transport>>)> {
+    /// The lanes between the stages for one step.
+    pub(crate) fn lanes(&self) -> Result<Vec<Arc<Lane>>> {
         let (lowered, wiring) = self.lowered()?;
-        Ok(ways(lowered, wiring, self.teaching.options.transport.as_deref()))
+        Ok(Lane::all(lowered, wiring, self.teaching.options.transport.as_deref()))
     }
 
     /// What a step's threads see: parts of the batch with the elements that count in each and in all, and what
@@ -298,7 +299,7 @@ impl Trainer {
         parts: Vec<Part>,
         (counts, all): (Vec<f64>, f64),
         (control, squares): (Arc<Control>, Arc<Mutex<Vec<f64>>>),
-        ways: Ways,
+        lanes: Vec<Arc<Lane>>,
     ) -> Result<Job<'_>> {
         let (schedule, _) = self.lowered()?;
         if !(all > 0.0 && all.is_finite()) {
@@ -312,7 +313,7 @@ impl Trainer {
             counts: (counts, all),
             teaching: Some(&self.teaching),
             control,
-            ways,
+            lanes,
             exchange: Exchange::default(),
             squares,
             peers: None,
@@ -388,25 +389,4 @@ pub(crate) fn losses(logs: &mut [Log]) -> Vec<Deferred<f64>> {
     let mut losses: Vec<_> = logs.iter_mut().flat_map(|l| std::mem::take(&mut l.losses)).collect();
     losses.sort_by_key(|(m, _)| *m);
     losses.into_iter().map(|(_, share)| share).collect()
-}
-
-/// The way from one stage to another.
-pub(crate) type Ways = HashMap<(usize, usize), Arc<dyn Transport>>;
-
-/// The ways of a schedule, by ends and as a list.
-pub(crate) fn ways(
-    schedule: &Schedule,
-    wiring: &Wiring,
-    make: Option<&MakeTransport>,
-) -> (Ways, Vec<Arc<dyn Transport>>) {
-    let mut ways = Ways::new();
-    for message in schedule.messages() {
-        let (from, to) = (message.from, message.to);
-        ways.entry((from, to)).or_insert_with(|| match make {
-            Some(make) => make(from, to, wiring.slots(from, to)),
-            None => Arc::new(Ring::new(wiring.slots(from, to))),
-        });
-    }
-    let list = ways.values().cloned().collect();
-    (ways, list)
 }

@@ -1,20 +1,21 @@
 //! One thread: a device's list, action by action.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
-use wgrad_autograd::{Deferred, Pass, Tensor, vjp_found};
-use wgrad_graph::{Error, ErrorKind, HostTensor, Out, Result, bail};
+use wgrad_autograd::{Deferred, Given, Pass, Placed, Reading, Tensor, vjp_found};
+use wgrad_graph::{HostTensor, Out, Result, bail};
 
 use super::batch::Part;
 use super::control::Control;
 use super::error::{guarded, placed};
+use super::lane::{Incoming, Lane, Made};
+use super::report::Handover;
 use super::stages::{Source, Stage, Stages};
 use super::stash::{Open, Sums};
 use super::tie::Exchange;
-use super::train::{Teaching, Ways};
+use super::train::Teaching;
 use super::transport::{Loopback, Parcel, Transport};
 use crate::parallel::{Backward, Crossing, Peers, Reducer, crossed};
 use crate::schedule::{Action, Kind, Message, Passage, Payload, Schedule, Span};
@@ -30,7 +31,7 @@ pub(crate) struct Job<'a> {
     pub(super) counts: (Vec<f64>, f64),
     pub(super) teaching: Option<&'a Teaching>,
     pub(super) control: Arc<Control>,
-    pub(super) ways: Ways,
+    pub(super) lanes: Vec<Arc<Lane>>,
     pub(super) exchange: Exchange,
     /// The square of the norm of each stage's gradient, line after line.
     pub(super) squares: Arc<Mutex<Vec<f64>>>,
@@ -44,9 +45,9 @@ pub(crate) struct Job<'a> {
 #[derive(Default)]
 pub(crate) struct Log {
     pub(super) spans: Vec<Span>,
-    pub(super) handovers: Vec<(Passage, u64)>,
+    pub(super) handovers: Vec<Handover>,
     /// The last stage's outputs, in a pass that does not learn.
-    pub(super) outputs: Vec<(usize, HostTensor)>,
+    pub(super) outputs: Vec<(usize, Reading)>,
     pub(crate) losses: Vec<(usize, Deferred<f64>)>,
     /// The most micro-batches whose pass was open, or was to be run again, at once.
     pub(super) stash: usize,
@@ -67,10 +68,10 @@ pub(super) struct Worker<'a> {
     pub(super) device: usize,
     open: HashMap<(usize, usize), Open>,
     /// The inputs of micro-batches whose forward pass is run again.
-    again: HashMap<(usize, usize), Vec<HostTensor>>,
+    again: HashMap<(usize, usize), Vec<Given>>,
     /// What has arrived and was not used, and what was made and was not sent.
-    inbox: HashMap<Message, HostTensor>,
-    outbox: HashMap<Message, HostTensor>,
+    inbox: HashMap<Message, Placed>,
+    outbox: HashMap<Message, Made>,
     own: Loopback,
     zeros: Vec<HostTensor>,
     /// Who sums the gradients of a stage over replicas, from its last W to its R.
@@ -96,7 +97,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Walks the list to its end.
-    fn walk(&mut self) -> Result<()> {
+    pub(super) fn walk(&mut self) -> Result<()> {
         let list = &self.job.schedule.lists()[self.device];
         for (place, &action) in list.iter().enumerate() {
             self.job.control.alive()?;
@@ -171,26 +172,26 @@ impl<'a> Worker<'a> {
         let consumers: Vec<usize> = self.consumers(s, false);
         if job.teaching.is_none() {
             // What is read here is computed here.
-            let data = self.record(s, m, &inputs, false)?.output.read()?;
+            let reading = self.record(s, m, &inputs, false)?.output.read_later()?;
             if consumers.is_empty() {
-                self.log.outputs.push((m, data.clone()));
+                self.log.outputs.push((m, reading.clone()));
             }
-            return self.hand_on(s, m, &consumers, &data);
+            return self.hand_on(s, m, &consumers, &Made::Coming(reading));
         }
         let left = if stage.recompute {
             if !consumers.is_empty() {
                 // The pass is dropped: B commits what its own forward pass sets, once.
-                let data = self.record(s, m, &inputs, false)?.output.read()?;
-                self.hand_on(s, m, &consumers, &data)?;
+                let made = Made::Coming(self.record(s, m, &inputs, false)?.output.read_later()?);
+                self.hand_on(s, m, &consumers, &made)?;
             }
-            let bytes = inputs.iter().map(|x| x.bytes().len() as u64).sum();
+            let bytes = inputs.iter().map(|x| x.bytes() as u64).sum();
             self.again.insert((s, m), inputs);
             bytes
         } else {
             let (open, output) = self.open(s, m, &inputs)?;
             if !consumers.is_empty() {
-                let data = output.read()?;
-                self.hand_on(s, m, &consumers, &data)?;
+                let made = Made::Coming(output.read_later()?);
+                self.hand_on(s, m, &consumers, &made)?;
             }
             self.open.insert((s, m), open);
             (stage.context.stats().live_bytes as u64).saturating_sub(before)
@@ -202,21 +203,21 @@ impl<'a> Worker<'a> {
     }
 
     /// The inputs of a micro-batch.
-    fn inputs(&mut self, s: usize, m: usize) -> Result<Vec<HostTensor>> {
+    fn inputs(&mut self, s: usize, m: usize) -> Result<Vec<Given>> {
         let (job, stage) = (self.job, self.stage(s));
         let taken = |(source, _): &(Source, _)| match *source {
-            Source::Batch(i) => Ok(job.parts[m].inputs[i].clone()),
+            Source::Batch(i) => Ok(Given::from(&job.parts[m].inputs[i])),
             Source::Stage(from) => self.taken(Payload::Activation, from, s, m),
         };
         stage.takes.iter().map(taken).collect()
     }
 
     /// A pass with the forward pass of a micro-batch recorded.
-    fn record(&self, s: usize, m: usize, inputs: &[HostTensor], learns: bool) -> Result<Recorded> {
+    fn record(&self, s: usize, m: usize, inputs: &[Given], learns: bool) -> Result<Recorded> {
         let (job, stage) = (self.job, self.stage(s));
         let pass = stage.context.begin()?;
         pass.place(job.step, job.parts[m].start)?;
-        let inputs = inputs.iter().map(|x| pass.input(x)).collect::<Result<Vec<Tensor>>>()?;
+        let inputs = inputs.iter().map(|x| pass.input(x.clone())).collect::<Result<Vec<Tensor>>>()?;
         let forward = || stage.block.forward(&inputs);
         let Some(calls) = job.peers.as_ref().and_then(|p| p.calls(s, &job.control)) else {
             let output = pass.within(forward)?;
@@ -229,7 +230,7 @@ impl<'a> Worker<'a> {
 
     /// A micro-batch's pass with both ways recorded, and with the forward pass, the loss and what the backward pass
     /// cannot cheaply compute again computed by one submission.
-    fn open(&mut self, s: usize, m: usize, inputs: &[HostTensor]) -> Result<(Open, Tensor)> {
+    fn open(&mut self, s: usize, m: usize, inputs: &[Given]) -> Result<(Open, Tensor)> {
         let job = self.job;
         let Recorded { pass, inputs, output, crossings } = self.record(s, m, inputs, true)?;
         let mut loss = None;
@@ -254,7 +255,7 @@ impl<'a> Worker<'a> {
 
     /// The forward pass of a micro-batch once more, from its inputs, as it was: with the same random numbers, and with
     /// the submission that a stage makes which does not recompute.
-    fn open_again(&mut self, s: usize, inputs: &[HostTensor], m: usize) -> Result<Open> {
+    fn open_again(&mut self, s: usize, inputs: &[Given], m: usize) -> Result<Open> {
         let context = &self.stage(s).context;
         let before = context.stats().live_bytes as u64;
         let (open, _) = self.open(s, m, inputs)?;
@@ -264,10 +265,10 @@ impl<'a> Worker<'a> {
         Ok(open)
     }
 
-    fn hand_on(&mut self, s: usize, m: usize, consumers: &[usize], data: &HostTensor) -> Result<()> {
+    fn hand_on(&mut self, s: usize, m: usize, consumers: &[usize], made: &Made) -> Result<()> {
         for &to in consumers {
             let message = Message { payload: Payload::Activation, from: s, to, micro_batch: m };
-            self.give(message, data.clone())?;
+            self.give(message, made.clone())?;
         }
         Ok(())
     }
@@ -351,11 +352,11 @@ impl<'a> Worker<'a> {
             open.pass.compute_for(&now, &later)?;
         }
         for (to, out, dx) in &open.back {
-            let data = match dx {
-                Some(dx) => dx.read()?,
-                None => self.zeros(*out)?,
+            let made = match dx {
+                Some(dx) => Made::Coming(dx.read_later()?),
+                None => Made::Here(self.zeros(*out)?),
             };
-            self.give(Message { payload: Payload::Gradient, from: s, to: *to, micro_batch: m }, data)?;
+            self.give(Message { payload: Payload::Gradient, from: s, to: *to, micro_batch: m }, made)?;
         }
         self.open.insert((s, m), open);
         Ok(())
@@ -411,58 +412,60 @@ impl<'a> Worker<'a> {
     }
 
     /// Keeps what was made until it is sent; hands it over at once within the thread.
-    fn give(&mut self, message: Message, tensor: HostTensor) -> Result<()> {
+    fn give(&mut self, message: Message, made: Made) -> Result<()> {
         if !self.is_local(message) {
-            self.outbox.insert(message, tensor);
+            self.outbox.insert(message, made);
             return Ok(());
         }
-        let now = Instant::now();
+        let ((tensor, _), now) = (made.get(&self.job.control)?, Instant::now());
         self.log.local += 1;
         let parcel = Parcel { message, step: self.job.step, tensor, sent: now, arrived: now };
         self.own.send(parcel, now)
     }
 
-    fn taken(&mut self, payload: Payload, from: usize, to: usize, micro_batch: usize) -> Result<HostTensor> {
+    fn taken(&mut self, payload: Payload, from: usize, to: usize, micro_batch: usize) -> Result<Given> {
         let message = Message { payload, from, to, micro_batch };
         if self.is_local(message) {
-            return Ok(self.own.recv(message, Instant::now())?.tensor);
+            return Ok(self.own.recv(message, Instant::now())?.tensor.into());
         }
         match self.inbox.remove(&message) {
-            Some(tensor) => Ok(tensor),
+            Some(placed) => Ok(placed.into()),
             None => bail!(Data, "pipeline", "{message:?} was not taken before it is used"),
         }
     }
 
-    fn way(&self, message: Message) -> &'a dyn Transport {
-        &*self.job.ways[&(message.from, message.to)]
+    fn lane(&self, message: Message) -> Result<&'a Lane> {
+        match self.job.lanes.iter().find(|lane| lane.is_of(message)) {
+            Some(lane) => Ok(lane),
+            None => bail!(Data, "pipeline", "no lane carries {message:?}"),
+        }
     }
 
     fn send(&mut self, message: Message) -> Result<()> {
-        let Some(tensor) = self.outbox.remove(&message) else {
+        let Some(made) = self.outbox.remove(&message) else {
             bail!(Data, "pipeline", "{message:?} was not made before it is sent");
         };
-        let now = Instant::now();
-        let parcel = Parcel { message, step: self.job.step, tensor, sent: now, arrived: now };
-        self.job.control.patiently(|deadline| self.way(message).send(parcel.clone(), deadline))
+        self.lane(message)?.give(message, made, &self.job.control)
     }
 
     fn receive(&mut self, message: Message) -> Result<()> {
-        let parcel = self.job.control.patiently(|deadline| self.way(message).recv(message, deadline))?;
-        if (parcel.message, parcel.step) != (message, self.job.step) {
-            let (got, step) = (parcel.message, parcel.step);
-            bail!(
-                Data,
-                "pipeline",
-                "{got:?} of step {step} came where {message:?} of step {} was due",
-                self.job.step
-            );
-        }
-        let (sent, arrived, taken) =
-            (self.now(parcel.sent), self.now(parcel.arrived), self.now(Instant::now()));
-        let bytes = parcel.tensor.bytes().len() as u64;
-        self.log.handovers.push((Passage { message, sent, arrived, taken }, bytes));
-        self.inbox.insert(message, parcel.tensor);
+        let Incoming { data, bytes, sent, arrived } = self.lane(message)?.take(message, &self.job.control)?;
+        // When it was sent is told by the other end, if that is in this process.
+        let (sent, arrived, taken) = (self.now(sent), self.now(arrived), self.now(Instant::now()));
+        let passage = Passage { message, sent, arrived, taken };
+        self.log.handovers.push(Handover { passage, bytes, begun: sent, read: sent });
+        self.inbox.insert(message, data);
         Ok(())
+    }
+}
+
+impl Job<'_> {
+    /// Where on an edge an error was met, at the end of this stage.
+    pub(super) fn edge_at(&self, stage: usize, message: Message) -> String {
+        let Message { from, to, micro_batch, .. } = message;
+        let action = if stage == from { message.send() } else { message.recv() };
+        let (stage, action) = (self.stages.stages[stage].label(stage), self.schedule.label(action));
+        format!("{stage}, micro-batch {micro_batch}, action {action}, edge from stage {from} to stage {to}")
     }
 }
 
@@ -482,65 +485,4 @@ fn one(pass: &Pass, loss: Tensor) -> Result<Tensor> {
         bail!(Shape, "loss", "{} {} is not one number", out.dtype, out.shape);
     }
     pass.try_ones(out.shape)?.try_cast(out.dtype)
-}
-
-/// Runs all lists of all lines, which share their control, a thread each; what each thread did.
-pub(crate) fn run(jobs: &[Job<'_>]) -> Result<Vec<Vec<Log>>> {
-    let walk = |job: &Job<'_>, device: usize| {
-        let mut worker =
-            guarded(|| Ok(Worker::new(job, device))).map_err(|error| job.control.fail(error)).ok()?;
-        // The others stop before the worker ends, which waits for its own helpers.
-        guarded(|| worker.walk()).map_err(|error| job.control.fail(error)).ok()?;
-        Some(std::mem::take(&mut worker.log))
-    };
-    let logs: Vec<Vec<Option<Log>>> = std::thread::scope(|scope| {
-        let mut lines = Vec::new();
-        for job in jobs {
-            let mut threads = Vec::new();
-            for device in 0..job.schedule.lists().len() {
-                let named = std::thread::Builder::new().name(format!("pipeline device {device}"));
-                let spawned = named.spawn_scoped(scope, move || walk(job, device));
-                threads.push(spawned.map_err(|e| {
-                    let text = format!("no thread for device {device}: {e}");
-                    job.control.fail(Error::new(ErrorKind::Limit, "pipeline", text));
-                }));
-            }
-            lines.push(threads);
-        }
-        let join =
-            |t: std::result::Result<ScopedJoinHandle<'_, Option<Log>>, ()>| t.ok()?.join().ok().flatten();
-        lines.into_iter().map(|threads| threads.into_iter().map(join).collect()).collect()
-    });
-    for job in jobs {
-        let Err(error) = job.control.outcome() else { continue };
-        // What is under way ends before the next step begins, and its failures are told by now.
-        for stage in jobs.iter().flat_map(|job| &job.stages.stages) {
-            let _told = stage.context.sync();
-        }
-        return Err(error);
-    }
-    let logs: Vec<Vec<Log>> = logs.into_iter().map(|line| line.into_iter().flatten().collect()).collect();
-    for (job, logs) in jobs.iter().zip(&logs) {
-        once(job.schedule, logs)?;
-    }
-    Ok(logs)
-}
-
-/// Every message of the schedule crossed exactly once, and nothing else did.
-fn once(schedule: &Schedule, logs: &[Log]) -> Result<()> {
-    let due = schedule.messages();
-    let crossed: Vec<Message> = logs.iter().flat_map(|l| &l.handovers).map(|(p, _)| p.message).collect();
-    let distinct: HashSet<Message> = crossed.iter().copied().collect();
-    if crossed.len() != due.len() || distinct.len() != due.len() || !due.iter().all(|m| distinct.contains(m))
-    {
-        bail!(
-            Data,
-            "pipeline",
-            "{} handovers of {} messages; {} are due",
-            crossed.len(),
-            distinct.len(),
-            due.len()
-        );
-    }
-    Ok(())
 }

@@ -113,6 +113,16 @@ pub enum Payload {
     Gradient,
 }
 
+impl Payload {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Payload::Activation => "activation",
+            Payload::Gradient => "gradient",
+        }
+    }
+}
+
 /// What crosses between two devices, each exactly once a step: the key that counters and tags use.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Message {

@@ -1,0 +1,313 @@
+//! What crosses from device to device, beside the stages' threads.
+//!
+//! Each edge and direction is a [`Lane`] with two threads. One waits until a value has reached the host and gives
+//! it to the [`Transport`]; the other takes it there and brings it to the next device ahead of its use. A stage's
+//! thread leaves at one end what it made and goes on, and takes at the other end what lies on its device
+//! already.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use wgrad_autograd::{Placed, Reading};
+use wgrad_graph::{ErrorKind, HostTensor, Result, bail};
+
+use super::control::Control;
+use super::error::{guarded, placed};
+use super::transport::{Parcel, Ring, Transport};
+use super::worker::Job;
+use crate::schedule::{Message, Schedule, Wiring};
+
+/// How long a single wait lasts that has to notice when the step has failed.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// A bounded queue from one thread to another.
+struct Queue<T> {
+    room: usize,
+    state: Mutex<(VecDeque<T>, bool)>,
+    changed: Condvar,
+}
+
+impl<T> Queue<T> {
+    fn new(room: usize) -> Self {
+        Self { room, state: Mutex::new((VecDeque::new(), false)), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (VecDeque<T>, bool)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `ready`, to `deadline` if there is one.
+    fn wait(
+        &self,
+        deadline: Option<Instant>,
+        what: impl Fn() -> String,
+        ready: impl Fn(&VecDeque<T>) -> bool,
+    ) -> Result<MutexGuard<'_, (VecDeque<T>, bool)>> {
+        let (begun, mut state) = (Instant::now(), self.lock());
+        loop {
+            if state.1 {
+                bail!(User, "pipeline", "the step has failed elsewhere");
+            }
+            if ready(&state.0) {
+                return Ok(state);
+            }
+            state = match deadline {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let now = Instant::now();
+                    if now >= deadline {
+                        bail!(
+                            Timeout,
+                            "pipeline",
+                            "waited {:.1} s for {}",
+                            (now - begun).as_secs_f64(),
+                            what()
+                        );
+                    }
+                    self.changed.wait_timeout(state, deadline - now).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Waits for room; only the thread that waits pushes.
+    fn await_room(&self, deadline: Option<Instant>, what: impl Fn() -> String) -> Result<()> {
+        self.wait(deadline, what, |items| items.len() < self.room).map(|_| ())
+    }
+
+    fn push(&self, item: T) {
+        self.lock().0.push_back(item);
+        self.changed.notify_all();
+    }
+
+    fn pop(&self, deadline: Option<Instant>, what: impl Fn() -> String) -> Result<T> {
+        let mut state = self.wait(deadline, what, |items| !items.is_empty())?;
+        let item = state.0.pop_front().expect("it was just found");
+        self.changed.notify_all();
+        Ok(item)
+    }
+
+    /// Ends every wait, and drops what lies here.
+    fn close(&self) {
+        let mut state = self.lock();
+        state.1 = true;
+        let dropped = std::mem::take(&mut state.0);
+        drop(state);
+        drop(dropped);
+        self.changed.notify_all();
+    }
+}
+
+/// What a stage made for another: on the host, or on the way there.
+#[derive(Clone, Debug)]
+pub(super) enum Made {
+    Here(HostTensor),
+    Coming(Reading),
+}
+
+impl Made {
+    /// The value, waited for; and when its copy could begin, if it had to be copied.
+    pub(super) fn get(&self, control: &Control) -> Result<(HostTensor, Option<Instant>)> {
+        let reading = match self {
+            Made::Here(data) => return Ok((data.clone(), None)),
+            Made::Coming(reading) => reading,
+        };
+        let data = control.patiently(|deadline| {
+            loop {
+                control.alive()?;
+                let left = deadline.saturating_duration_since(Instant::now());
+                match reading.wait(left.min(SLICE)) {
+                    Err(error) if error.kind() == ErrorKind::Timeout && Instant::now() < deadline => {}
+                    result => return result,
+                }
+            }
+        })?;
+        Ok((data, reading.begun()))
+    }
+}
+
+/// A message that a stage has made.
+struct Outgoing {
+    message: Message,
+    made: Made,
+    at: Instant,
+}
+
+/// A message that lies on the device of the stage that takes it.
+pub(super) struct Incoming {
+    pub(super) data: Placed,
+    pub(super) bytes: u64,
+    pub(super) sent: Instant,
+    pub(super) arrived: Instant,
+}
+
+/// How a message went on its way, as the giving side saw it.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Gave {
+    pub(super) message: Message,
+    /// When the stage's thread let go of it.
+    pub(super) given: Instant,
+    /// When its way began: what was computed before it had ended.
+    pub(super) begun: Instant,
+    /// When it was on the host.
+    pub(super) read: Instant,
+}
+
+/// The way from one stage to another on another device.
+pub(crate) struct Lane {
+    from: usize,
+    to: usize,
+    /// What crosses, in the order in which it is taken.
+    messages: Vec<Message>,
+    transport: Arc<dyn Transport>,
+    outgoing: Queue<Outgoing>,
+    incoming: Queue<Incoming>,
+}
+
+impl Lane {
+    /// The lanes of a schedule; `make` makes their transports, if anybody does.
+    pub(super) fn all(
+        schedule: &Schedule,
+        wiring: &Wiring,
+        make: Option<&super::MakeTransport>,
+    ) -> Vec<Arc<Lane>> {
+        let mut lanes: Vec<Lane> = Vec::new();
+        let taken = schedule.lists().iter().flatten().filter_map(|action| action.receives());
+        for message in taken {
+            let (from, to) = (message.from, message.to);
+            if let Some(lane) = lanes.iter_mut().find(|lane| (lane.from, lane.to) == (from, to)) {
+                lane.messages.push(message);
+                continue;
+            }
+            let slots = wiring.slots(from, to);
+            let transport = match make {
+                Some(make) => make(from, to, slots),
+                None => Arc::new(Ring::new(slots)),
+            };
+            let room = slots.max(1);
+            let (outgoing, incoming) = (Queue::new(room), Queue::new(room));
+            lanes.push(Lane { from, to, messages: vec![message], transport, outgoing, incoming });
+        }
+        lanes.into_iter().map(Arc::new).collect()
+    }
+
+    pub(super) fn is_of(&self, message: Message) -> bool {
+        (self.from, self.to) == (message.from, message.to)
+    }
+
+    /// Leaves what a stage made, waiting for a free slot.
+    pub(super) fn give(&self, message: Message, made: Made, control: &Control) -> Result<()> {
+        let what = || format!("a free slot for {message:?}");
+        control.patiently(|deadline| self.outgoing.await_room(Some(deadline), what))?;
+        self.outgoing.push(Outgoing { message, made, at: Instant::now() });
+        Ok(())
+    }
+
+    /// Takes what lies on the device, waiting for it.
+    pub(super) fn take(&self, message: Message, control: &Control) -> Result<Incoming> {
+        let what = || format!("{message:?} to arrive");
+        control.patiently(|deadline| self.incoming.pop(Some(deadline), what))
+    }
+
+    /// Ends every wait: the step has failed.
+    pub(super) fn close(&self) {
+        self.transport.close();
+        self.outgoing.close();
+        self.incoming.close();
+    }
+
+    /// The giving side, to its end. An error ends the step.
+    pub(super) fn give_all(&self, job: &Job<'_>) -> Vec<Gave> {
+        let mut gave = Vec::new();
+        for _ in &self.messages {
+            // Nobody comes when the step has failed; whoever failed has said why.
+            let Ok(next) = self.outgoing.pop(None, String::new) else { break };
+            let message = next.message;
+            match guarded(|| self.carry(next, job)) {
+                Ok(done) => gave.push(done),
+                Err(error) => {
+                    job.control.fail(placed(&job.edge_at(self.from, message), error));
+                    break;
+                }
+            }
+        }
+        gave
+    }
+
+    fn carry(&self, next: Outgoing, job: &Job<'_>) -> Result<Gave> {
+        let Outgoing { message, made, at: given } = next;
+        let (tensor, begun) = made.get(&job.control)?;
+        drop(made);
+        let read = Instant::now();
+        let parcel = Parcel { message, step: job.step, tensor, sent: read, arrived: read };
+        job.control.patiently(|deadline| self.transport.send(parcel.clone(), deadline))?;
+        job.control.advance();
+        Ok(Gave { message, given, begun: begun.map_or(given, |begun| begun.max(given)), read })
+    }
+
+    /// The taking side, to its end. An error ends the step.
+    pub(super) fn take_all(&self, job: &Job<'_>) {
+        for &message in &self.messages {
+            if self.incoming.await_room(None, String::new).is_err() {
+                return;
+            }
+            match guarded(|| self.bring(message, job)) {
+                Ok(incoming) => self.incoming.push(incoming),
+                Err(error) => return job.control.fail(placed(&job.edge_at(self.to, message), error)),
+            }
+            job.control.advance();
+        }
+    }
+
+    fn bring(&self, message: Message, job: &Job<'_>) -> Result<Incoming> {
+        let parcel = loop {
+            job.control.alive()?;
+            // How long is too long, the stage that waits for it says.
+            match self.transport.recv(message, Instant::now() + SLICE) {
+                Err(error) if error.kind() == ErrorKind::Timeout => {}
+                result => break result?,
+            }
+        };
+        if (parcel.message, parcel.step) != (message, job.step) {
+            let (got, of, step) = (parcel.message, parcel.step, job.step);
+            bail!(Data, "pipeline", "{got:?} of step {of} came where {message:?} of step {step} was due");
+        }
+        let bytes = parcel.tensor.bytes().len() as u64;
+        let data = job.stages.context(self.to).put(&parcel.tensor)?;
+        Ok(Incoming { data, bytes, sent: parcel.sent, arrived: Instant::now() })
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}>{}", self.from, self.to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_queue_is_bounded_and_ends_when_closed() {
+        let queue: Queue<u32> = Queue::new(1);
+        let soon = || Some(Instant::now() + Duration::from_millis(20));
+        queue.await_room(soon(), String::new).unwrap();
+        queue.push(1);
+        let full = queue.await_room(soon(), || "room".to_owned()).unwrap_err();
+        assert!(full.kind() == ErrorKind::Timeout && full.to_string().contains("s for room"), "{full}");
+        assert_eq!(queue.pop(soon(), String::new).unwrap(), 1);
+        assert_eq!(queue.pop(soon(), String::new).unwrap_err().kind(), ErrorKind::Timeout);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| queue.pop(None, String::new));
+            thread::sleep(Duration::from_millis(20));
+            queue.close();
+            assert_eq!(waits.join().unwrap().unwrap_err().kind(), ErrorKind::User);
+        });
+        assert!(queue.await_room(None, String::new).is_err(), "it stays closed");
+    }
+}
