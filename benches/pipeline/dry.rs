@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use wgrad::{Backend, Caps, DeviceKind, Result};
-use wgrad_graph::{Args, BufferId, Memory, Pending, Plan, Prepared, Ticket};
+use wgrad_graph::{Args, BufferId, Bytes, Memory, Pending, Plan, Prepared, Ticket};
 
 #[derive(Default)]
 struct State {
@@ -108,8 +108,8 @@ impl Pending for Zeros {
         true
     }
 
-    fn wait(self: Box<Self>, _: Duration) -> Result<Vec<Vec<u8>>> {
-        Ok(self.0.iter().map(|bytes| vec![0; *bytes]).collect())
+    fn wait(&mut self, _: Duration) -> Result<Vec<Bytes>> {
+        Ok(self.0.iter().map(|bytes| Bytes::from(vec![0; *bytes])).collect())
     }
 }
 

@@ -186,12 +186,12 @@ fn stats(trainer: &Trainer) -> Vec<wgrad::Stats> {
     contexts(trainer).map(Context::stats).collect()
 }
 
-/// The rate of handovers of one kind while the devices compute: the median of bytes a second from sending to
+/// The rate of handovers of one kind while the devices compute: the median of bytes a second from computed to
 /// arrival.
 pub(crate) fn rate(report: &Report, payload: Payload) -> f64 {
     let own = |m: &Message| m.payload == payload;
     let all = report.handovers.iter().filter(|h| own(&h.passage.message));
-    median(all.map(|h| h.bytes as f64 / (h.passage.arrived - h.passage.sent).max(1e-9)).collect())
+    median(all.map(|h| h.bytes as f64 / h.seconds().max(1e-9)).collect())
 }
 
 /// Uniform by layers, or at these layers, for this schedule.
