@@ -3,6 +3,7 @@
 mod equal;
 mod faults;
 mod lanes;
+mod narrow;
 mod parallel;
 mod public;
 mod shapes;
@@ -25,6 +26,7 @@ pub(crate) fn tests() -> Vec<crate::Test> {
         equal::tests(),
         faults::tests(),
         lanes::tests(),
+        narrow::tests(),
         parallel::tests(),
         public::tests(),
         shapes::tests(),

@@ -104,17 +104,27 @@ impl<T> Queue<T> {
 #[derive(Clone, Debug)]
 pub(super) enum Made {
     Here(HostTensor),
-    Coming(Reading),
+    /// With the error that rounding made, where it was rounded.
+    Coming(Reading, Option<Reading>),
 }
 
 impl Made {
     /// The value, waited for; and when its copy could begin, if it had to be copied.
     pub(super) fn get(&self, control: &Control) -> Result<(HostTensor, Option<Instant>)> {
-        let reading = match self {
-            Made::Here(data) => return Ok((data.clone(), None)),
-            Made::Coming(reading) => reading,
-        };
-        let data = control.patiently(|deadline| {
+        match self {
+            Made::Here(data) => Ok((data.clone(), None)),
+            Made::Coming(reading, _) => Ok((Made::fetch(reading, control)?, reading.begun())),
+        }
+    }
+
+    /// The error that rounding made.
+    fn error(&self, control: &Control) -> Result<Option<f64>> {
+        let Made::Coming(_, Some(error)) = self else { return Ok(None) };
+        Ok(Made::fetch(error, control)?.to_vec::<f64>().first().copied())
+    }
+
+    fn fetch(reading: &Reading, control: &Control) -> Result<HostTensor> {
+        control.patiently(|deadline| {
             loop {
                 control.alive()?;
                 let left = deadline.saturating_duration_since(Instant::now());
@@ -123,8 +133,7 @@ impl Made {
                     result => return result,
                 }
             }
-        })?;
-        Ok((data, reading.begun()))
+        })
     }
 }
 
@@ -153,6 +162,8 @@ pub(super) struct Gave {
     pub(super) begun: Instant,
     /// When it was on the host.
     pub(super) read: Instant,
+    /// The error that rounding made.
+    pub(super) error: Option<f64>,
 }
 
 /// The way from one stage to another on another device.
@@ -239,12 +250,13 @@ impl Lane {
     fn carry(&self, next: Outgoing, job: &Job<'_>) -> Result<Gave> {
         let Outgoing { message, made, at: given } = next;
         let (tensor, begun) = made.get(&job.control)?;
-        drop(made);
         let read = Instant::now();
+        let error = made.error(&job.control)?;
+        drop(made);
         let parcel = Parcel { message, step: job.step, tensor, sent: read, arrived: read };
         job.control.patiently(|deadline| self.transport.send(parcel.clone(), deadline))?;
         job.control.advance();
-        Ok(Gave { message, given, begun: begun.map_or(given, |begun| begun.max(given)), read })
+        Ok(Gave { message, given, begun: begun.map_or(given, |begun| begun.max(given)), read, error })
     }
 
     /// The taking side, to its end. An error ends the step.

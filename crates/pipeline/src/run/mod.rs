@@ -13,6 +13,7 @@ mod error;
 mod forward;
 mod lane;
 mod loss;
+mod narrow;
 mod report;
 mod stages;
 mod stash;

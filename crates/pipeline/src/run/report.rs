@@ -19,6 +19,9 @@ pub struct Handover {
     pub begun: f64,
     /// When it was on the host.
     pub read: f64,
+    /// Where it was rounded to 16 bits ([`Stages::set_handover`]): the largest error of an element, relative to the
+    /// largest element.
+    pub error: Option<f64>,
 }
 
 impl Handover {
@@ -46,6 +49,8 @@ pub struct EdgeReport {
     /// How many of these seconds the taking device computed. Devices that work on behind the actions of their
     /// threads (see [`TrainOptions::timed`](crate::TrainOptions::timed)) compute for longer than this knows.
     pub covered: f64,
+    /// The largest [`Handover::error`].
+    pub error: Option<f64>,
 }
 
 impl EdgeReport {
@@ -122,6 +127,12 @@ impl Report {
         self.handovers.len() - self.activations()
     }
 
+    /// The largest error of what was rounded to 16 bits for its way, relative to the largest element of its tensor; not
+    /// finite where an element left the range. `None` where nothing was rounded.
+    pub fn handover_error(&self) -> Option<f64> {
+        self.handovers.iter().map(|h| h.error).fold(None, worst)
+    }
+
     /// The bytes of all handovers.
     pub fn bytes(&self) -> u64 {
         self.handovers.iter().map(|h| h.bytes).sum()
@@ -132,11 +143,13 @@ impl Report {
         let mut edges: BTreeMap<(Payload, usize, usize), EdgeReport> = BTreeMap::new();
         for handover in &self.handovers {
             let Message { payload, from, to, .. } = handover.passage.message;
-            let fresh = EdgeReport { payload, from, to, count: 0, bytes: 0, seconds: 0.0, covered: 0.0 };
+            let fresh =
+                EdgeReport { payload, from, to, count: 0, bytes: 0, seconds: 0.0, covered: 0.0, error: None };
             let edge = edges.entry((payload, from, to)).or_insert(fresh);
             edge.count += 1;
             edge.bytes += handover.bytes;
             edge.seconds += handover.seconds();
+            edge.error = worst(edge.error, handover.error);
             let device = self.schedule.devices()[to];
             let computing = self.spans.iter().filter(|s| s.device == device && s.action.is_compute());
             let under = |s: &Span| s.end.min(handover.passage.arrived) - s.start.max(handover.begun);
@@ -223,7 +236,19 @@ impl fmt::Display for Report {
             )?;
         }
         let (count, bytes) = (self.handovers.len(), self.bytes());
-        writeln!(f, "{count} handovers, {bytes} bytes; {} within a device", self.local)
+        writeln!(f, "{count} handovers, {bytes} bytes; {} within a device", self.local)?;
+        match self.handover_error() {
+            Some(error) => writeln!(f, "in 16 bits; the largest error is {error:.2e} of the largest element"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The larger error; one that is no number is the largest.
+fn worst(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if a.is_nan() || a > b { a } else { b }),
+        _ => a.or(b),
     }
 }
 

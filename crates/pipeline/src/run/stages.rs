@@ -167,6 +167,8 @@ pub struct Stages {
     edges: Vec<Edge>,
     pub(super) ties: Vec<Tie>,
     pub(super) mode: Mode,
+    /// The dtype in which f32 goes to other devices, if not as it is.
+    pub(super) handover: Option<DType>,
 }
 
 impl Stages {
@@ -216,7 +218,7 @@ impl Stages {
             guarded(|| set(&stages[s].params))
                 .map_err(|e| placed(&format!("weights of {}", stages[s].label(s)), e))?;
         }
-        Ok(Self { stages, edges, ties: Vec::new(), mode: Mode::Train })
+        Ok(Self { stages, edges, ties: Vec::new(), mode: Mode::Train, handover: None })
     }
 
     /// Builds the stages of a sequential model that is cut by `partition`: at indices, by name, by a layout

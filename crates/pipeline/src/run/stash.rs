@@ -4,6 +4,8 @@ use wgrad_autograd::{Kept, Param, Pass, Tensor};
 use wgrad_graph::{HostTensor, Out, Result};
 use wgrad_nn::ParamSet;
 
+use super::narrow::Sending;
+
 /// What F keeps of one micro-batch for B.
 pub(super) struct Open {
     pub(super) pass: Pass,
@@ -11,7 +13,7 @@ pub(super) struct Open {
     /// Inputs that stand for the gradients that will come, each with the stage that sends it.
     pub(super) coming: Vec<(usize, Tensor)>,
     /// What goes back, recorded with F: the stage that takes it, shape and dtype, the gradient if there is one.
-    pub(super) back: Vec<(usize, Out, Option<Tensor>)>,
+    pub(super) back: Vec<(usize, Out, Option<Sending>)>,
     /// Where the gradients of several shards are summed before the backward pass goes on: each with the input that
     /// stands for the sum.
     pub(super) copied: Vec<(Tensor, Tensor)>,

@@ -72,6 +72,7 @@ pub(crate) fn run(jobs: &[Job<'_>]) -> Result<Vec<Vec<Log>>> {
             let seconds = |at| job.control.seconds(at);
             handover.passage.sent = seconds(gave.given);
             (handover.begun, handover.read) = (seconds(gave.begun), seconds(gave.read));
+            handover.error = gave.error;
         }
         once(job.schedule, &logs)?;
         Ok(logs)

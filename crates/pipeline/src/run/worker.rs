@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use wgrad_autograd::{Deferred, Given, Pass, Placed, Reading, Tensor, vjp_found};
-use wgrad_graph::{HostTensor, Out, Result, bail};
+use wgrad_graph::{DType, HostTensor, Out, Result, bail};
 
 use super::batch::Part;
 use super::control::Control;
 use super::error::{guarded, placed};
 use super::lane::{Incoming, Lane, Made};
+use super::narrow::Sending;
 use super::report::Handover;
-use super::stages::{Source, Stage, Stages};
+use super::stages::{Contract, Source, Stage, Stages};
 use super::stash::{Open, Sums};
 use super::tie::Exchange;
 use super::train::Teaching;
@@ -171,27 +172,28 @@ impl<'a> Worker<'a> {
         let inputs = self.inputs(s, m)?;
         let consumers: Vec<usize> = self.consumers(s, false);
         if job.teaching.is_none() {
-            // What is read here is computed here.
-            let reading = self.record(s, m, &inputs, false)?.output.read_later()?;
+            let Recorded { pass, output, .. } = self.record(s, m, &inputs, false)?;
             if consumers.is_empty() {
-                self.log.outputs.push((m, reading.clone()));
+                self.log.outputs.push((m, output.read_later()?));
+                return Ok(());
             }
-            return self.hand_on(s, m, &consumers, &Made::Coming(reading));
+            let sending = self.sending(&pass, output, s, &consumers)?;
+            return self.hand_on(s, m, &consumers, &pass, &sending);
         }
         let left = if stage.recompute {
             if !consumers.is_empty() {
                 // The pass is dropped: B commits what its own forward pass sets, once.
-                let made = Made::Coming(self.record(s, m, &inputs, false)?.output.read_later()?);
-                self.hand_on(s, m, &consumers, &made)?;
+                let Recorded { pass, output, .. } = self.record(s, m, &inputs, false)?;
+                let sending = self.sending(&pass, output, s, &consumers)?;
+                self.hand_on(s, m, &consumers, &pass, &sending)?;
             }
             let bytes = inputs.iter().map(|x| x.bytes() as u64).sum();
             self.again.insert((s, m), inputs);
             bytes
         } else {
-            let (open, output) = self.open(s, m, &inputs)?;
-            if !consumers.is_empty() {
-                let made = Made::Coming(output.read_later()?);
-                self.hand_on(s, m, &consumers, &made)?;
+            let (open, sending) = self.open(s, m, &inputs)?;
+            if let Some(sending) = sending {
+                self.hand_on(s, m, &consumers, &open.pass, &sending)?;
             }
             self.open.insert((s, m), open);
             (stage.context.stats().live_bytes as u64).saturating_sub(before)
@@ -217,7 +219,12 @@ impl<'a> Worker<'a> {
         let (job, stage) = (self.job, self.stage(s));
         let pass = stage.context.begin()?;
         pass.place(job.step, job.parts[m].start)?;
-        let inputs = inputs.iter().map(|x| pass.input(x.clone())).collect::<Result<Vec<Tensor>>>()?;
+        let input = |(x, (source, contract)): (&Given, &(Source, Contract))| {
+            let leaf = pass.input(x.clone())?;
+            let narrowed = matches!(source, Source::Stage(_)) && x.dtype() != contract.dtype;
+            if narrowed { leaf.try_cast(contract.dtype) } else { Ok(leaf) }
+        };
+        let inputs = inputs.iter().zip(&stage.takes).map(input).collect::<Result<Vec<Tensor>>>()?;
         let forward = || stage.block.forward(&inputs);
         let Some(calls) = job.peers.as_ref().and_then(|p| p.calls(s, &job.control)) else {
             let output = pass.within(forward)?;
@@ -230,7 +237,7 @@ impl<'a> Worker<'a> {
 
     /// A micro-batch's pass with both ways recorded, and with the forward pass, the loss and what the backward pass
     /// cannot cheaply compute again computed by one submission.
-    fn open(&mut self, s: usize, m: usize, inputs: &[Given]) -> Result<(Open, Tensor)> {
+    fn open(&mut self, s: usize, m: usize, inputs: &[Given]) -> Result<(Open, Option<Sending>)> {
         let job = self.job;
         let Recorded { pass, inputs, output, crossings } = self.record(s, m, inputs, true)?;
         let mut loss = None;
@@ -244,13 +251,17 @@ impl<'a> Worker<'a> {
             loss = Some(pass.within(|| teaching.loss.share(&pass, output, targets, own, all))?);
         }
         let open = self.record_backward(s, pass, &inputs, (output, loss), &crossings)?;
-        let hands_on = !self.consumers(s, false).is_empty();
-        let now: Vec<Tensor> = loss.into_iter().chain(hands_on.then_some(output)).collect();
-        let back = open.back.iter().filter_map(|(.., dx)| *dx);
+        let consumers = self.consumers(s, false);
+        let sending = match consumers.is_empty() {
+            true => None,
+            false => Some(self.sending(&open.pass, output, s, &consumers)?),
+        };
+        let now: Vec<Tensor> = loss.into_iter().chain(sending.iter().flat_map(Sending::tensors)).collect();
+        let back = open.back.iter().filter_map(|(.., dx)| dx.as_ref()).flat_map(Sending::tensors);
         let copied = open.copied.iter().map(|(d, _)| *d);
         let later: Vec<Tensor> = copied.chain(back).chain(open.weights.iter().flatten().copied()).collect();
         open.pass.compute_for(&now, &later)?;
-        Ok((open, output))
+        Ok((open, sending))
     }
 
     /// The forward pass of a micro-batch once more, from its inputs, as it was: with the same random numbers, and with
@@ -265,12 +276,39 @@ impl<'a> Worker<'a> {
         Ok(open)
     }
 
-    fn hand_on(&mut self, s: usize, m: usize, consumers: &[usize], made: &Made) -> Result<()> {
+    fn hand_on(
+        &mut self,
+        s: usize,
+        m: usize,
+        consumers: &[usize],
+        pass: &Pass,
+        sending: &Sending,
+    ) -> Result<()> {
+        let all: Vec<Tensor> = sending.tensors().collect();
+        if all.len() > 1 {
+            // What is read alone is computed when it is read.
+            pass.compute(&all)?;
+        }
+        let sent = sending.read()?;
         for &to in consumers {
             let message = Message { payload: Payload::Activation, from: s, to, micro_batch: m };
-            self.give(message, made.clone())?;
+            self.give(message, sent.made(self.is_local(message))?)?;
         }
         Ok(())
+    }
+
+    /// The dtype in which values of this dtype go from stage to stage, where they are rounded.
+    fn narrowed(&self, from: usize, to: usize, dtype: DType) -> Option<DType> {
+        let devices = self.job.schedule.devices();
+        self.job.stages.handover.filter(|_| devices[from] != devices[to] && dtype == DType::F32)
+    }
+
+    /// A value recorded as the stages `to` take it.
+    fn sending(&self, pass: &Pass, x: Tensor, s: usize, to: &[usize]) -> Result<Sending> {
+        let devices = self.job.schedule.devices();
+        let dtype = x.try_out()?.dtype;
+        let local = to.iter().any(|to| devices[*to] == devices[s]);
+        Sending::new(pass, x, local, to.iter().find_map(|to| self.narrowed(s, *to, dtype)))
     }
 
     /// Records the gradients of inputs and parameters, with inputs in the place of gradients that will come.
@@ -290,8 +328,11 @@ impl<'a> Worker<'a> {
         // As an undivided backward pass meets them: the last consumer first.
         let mut sum: Option<Tensor> = None;
         for from in self.consumers(s, true).into_iter().rev() {
-            let g = pass.input(self.zeros(output.try_out()?)?)?;
-            coming.push((from, g));
+            let out = output.try_out()?;
+            let narrow = self.narrowed(from, s, out.dtype);
+            let place = pass.input(self.zeros(Out { dtype: narrow.unwrap_or(out.dtype), ..out })?)?;
+            coming.push((from, place));
+            let g = if narrow.is_some() { place.try_cast(out.dtype)? } else { place };
             sum = Some(match sum {
                 Some(sum) => sum.try_add(g)?,
                 None => g,
@@ -315,7 +356,12 @@ impl<'a> Worker<'a> {
             Ok(Backward { found: vjp_found(&outputs, &cotangents, &wanted)?, copied: Vec::new() })
         })?;
         let (dx, weights) = found.split_at(givers.len());
-        let back = givers.iter().zip(dx).map(|((i, to), dx)| Ok((*to, inputs[*i].try_out()?, *dx)));
+        let back = givers.iter().zip(dx).map(|((i, to), dx)| {
+            let out = inputs[*i].try_out()?;
+            let sending = dx.map(|dx| self.sending(&pass, dx, s, &[*to])).transpose()?;
+            let dtype = self.narrowed(s, *to, out.dtype).unwrap_or(out.dtype);
+            Ok((*to, Out { dtype, ..out }, sending))
+        });
         let back = back.collect::<Result<_>>()?;
         Ok(Open { pass, loss, coming, back, copied, weights: weights.to_vec() })
     }
@@ -341,7 +387,8 @@ impl<'a> Worker<'a> {
             let data = self.taken(Payload::Gradient, *from, s, m)?;
             open.pass.replace(*place, data)?;
         }
-        let now: Vec<Tensor> = open.back.iter().filter_map(|(.., dx)| *dx).collect();
+        let back = open.back.iter().filter_map(|(.., dx)| dx.as_ref());
+        let now: Vec<Tensor> = back.flat_map(Sending::tensors).collect();
         if let Some(calls) = self.job.peers.as_ref().and_then(|p| p.calls(s, &self.job.control)) {
             let weights = open.weights.iter().flatten();
             let later: Vec<Tensor> = now.iter().chain(weights).copied().collect();
@@ -352,11 +399,12 @@ impl<'a> Worker<'a> {
             open.pass.compute_for(&now, &later)?;
         }
         for (to, out, dx) in &open.back {
+            let message = Message { payload: Payload::Gradient, from: s, to: *to, micro_batch: m };
             let made = match dx {
-                Some(dx) => Made::Coming(dx.read_later()?),
+                Some(dx) => dx.read()?.made(self.is_local(message))?,
                 None => Made::Here(self.zeros(*out)?),
             };
-            self.give(Message { payload: Payload::Gradient, from: s, to: *to, micro_batch: m }, made)?;
+            self.give(message, made)?;
         }
         self.open.insert((s, m), open);
         Ok(())
@@ -453,7 +501,7 @@ impl<'a> Worker<'a> {
         // When it was sent is told by the other end, if that is in this process.
         let (sent, arrived, taken) = (self.now(sent), self.now(arrived), self.now(Instant::now()));
         let passage = Passage { message, sent, arrived, taken };
-        self.log.handovers.push(Handover { passage, bytes, begun: sent, read: sent });
+        self.log.handovers.push(Handover { passage, bytes, begun: sent, read: sent, error: None });
         self.inbox.insert(message, data);
         Ok(())
     }
