@@ -23,6 +23,10 @@ fn spawned<'scope, T: Send + 'scope>(
     spawned.map_err(failed).ok()
 }
 
+/// The threads of one line: of its devices, and of the ends of its lanes. None where one could not be made.
+type Threads<'scope> = (Made<'scope, Option<Log>>, Made<'scope, Vec<Gave>>, Made<'scope, ()>);
+type Made<'scope, T> = Vec<Option<ScopedJoinHandle<'scope, T>>>;
+
 /// Runs all lists of all lines, which share their control, a thread each, and their lanes beside; what each device's
 /// thread did.
 pub(crate) fn run(jobs: &[Job<'_>]) -> Result<Vec<Vec<Log>>> {
@@ -36,23 +40,24 @@ pub(crate) fn run(jobs: &[Job<'_>]) -> Result<Vec<Vec<Log>>> {
     let lines: Vec<(Vec<Option<Log>>, Vec<Gave>)> = std::thread::scope(|scope| {
         let mut lines = Vec::new();
         for job in jobs {
-            let mut givers = Vec::new();
+            let (mut givers, mut takers) = (Vec::new(), Vec::new());
             for lane in &job.lanes {
                 let name = |side: &str| format!("pipeline {lane:?} {side}");
                 givers.push(spawned(scope, job, name("gives"), || lane.give_all(job)));
-                spawned(scope, job, name("takes"), || lane.take_all(job));
+                takers.push(spawned(scope, job, name("takes"), || lane.take_all(job)));
             }
             let devices = 0..job.schedule.lists().len();
             let name = |device| format!("pipeline device {device}");
             let threads: Vec<_> =
                 devices.map(|d| spawned(scope, job, name(d), move || walk(job, d))).collect();
-            lines.push((threads, givers));
+            lines.push((threads, givers, takers));
         }
-        let joined = |(threads, givers): (Vec<Option<ScopedJoinHandle<'_, Option<Log>>>>, Vec<_>)| {
+        // Joined one by one: the scope alone does not wait until a thread is gone.
+        let joined = |(threads, givers, takers): Threads<'_>| {
             let logs = threads.into_iter().map(|t| t.and_then(|t| t.join().ok().flatten())).collect();
-            let gave = givers.into_iter().flatten();
-            let gave = gave.flat_map(|t: ScopedJoinHandle<'_, Vec<Gave>>| t.join().unwrap_or_default());
-            (logs, gave.collect())
+            let gave = givers.into_iter().flatten().flat_map(|t| t.join().unwrap_or_default()).collect();
+            takers.into_iter().flatten().for_each(|t| drop(t.join()));
+            (logs, gave)
         };
         lines.into_iter().map(joined).collect()
     });
