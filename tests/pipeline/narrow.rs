@@ -18,9 +18,9 @@ fn sgd(params: ParamSet) -> Result<Sgd> {
     Sgd::new(params, SgdConfig { lr: 0.3, momentum: 0.5, ..Default::default() })
 }
 
-/// Half the distance of neighbours, relative to the element.
+/// Half the largest distance of neighbours, relative to the element.
 fn rounding(dtype: DType) -> f64 {
-    if dtype == DType::F16 { 2f64.powi(-11) } else { 2f64.powi(-9) }
+    if dtype == DType::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) }
 }
 
 fn bytes_halve_and_training_converges(on: &Subject) {
