@@ -64,6 +64,7 @@ pub(crate) fn large_gpu() -> Caps {
         shared_bytes: 48 << 10,
         subgroup: 32,
         f64: false,
+        native_half: false,
         wide: false,
     }
 }
