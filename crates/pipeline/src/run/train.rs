@@ -40,7 +40,8 @@ pub struct TrainOptions {
     pub deadline: Duration,
     /// Wait for the device after each action, so that the times of the report are the device's; off by default.
     pub timed: bool,
-    /// The slots of each way between stages; by default as many as the schedule needs, two at least.
+    /// The slots of each way between stages: so many messages may wait at the giving end, in the transport, and on
+    /// the taking device. By default as many as the schedule needs, two at least.
     pub slots: Option<usize>,
     /// Makes the ways between stages; rings by default.
     pub transport: Option<Arc<MakeTransport>>,

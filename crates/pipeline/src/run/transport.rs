@@ -9,7 +9,8 @@ use wgrad_graph::{HostTensor, Result, bail};
 
 use crate::schedule::Message;
 
-/// What a transport carries: a message's tensor, with the times of its way.
+/// What a transport carries: a message's tensor, with the times of its way. The tensor's bytes may lie in memory that
+/// the giving device has lent: it goes back when the parcel is dropped.
 #[derive(Clone, Debug)]
 pub struct Parcel {
     /// Which message it is.
@@ -34,7 +35,7 @@ pub trait Transport: Send + Sync {
     /// meanwhile; `User` once it is closed.
     fn send(&self, parcel: Parcel, deadline: Instant) -> Result<()>;
 
-    /// Takes the next parcel, which has to be `message`.
+    /// Takes the next parcel, which has to be `message`. It is asked again and again, each time for a short while.
     ///
     /// # Errors
     /// `Timeout` after `deadline`; `Data` when another message comes first; `User` once it is closed.
