@@ -12,7 +12,7 @@ use wgrad::Result;
 use wgrad_wgpu::Copying;
 
 use end::End;
-use ways::Way;
+use ways::{Rates, Way};
 
 /// Measures the ways between two contexts. The same adapter may be named twice.
 #[derive(Parser)]
@@ -50,8 +50,7 @@ struct Row {
     way: Way,
     copying: Copying,
     busy: bool,
-    /// 10^9 bytes a second in each direction, `None` where the way has only one.
-    rates: (f64, Option<f64>),
+    rates: Rates,
     /// For each end how much longer its products take meanwhile.
     slower: [f64; 2],
 }

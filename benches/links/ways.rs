@@ -13,6 +13,9 @@ const LONG: Duration = Duration::from_secs(60);
 /// Reads that are under way at once, and values that wait to be placed.
 const AHEAD: usize = 2;
 
+/// 10^9 bytes a second in each direction, `None` where there is only one.
+pub(crate) type Rates = (f64, Option<f64>);
+
 #[derive(Copy, Clone, PartialEq)]
 pub(crate) enum Way {
     /// From A's device to the host.
@@ -72,12 +75,7 @@ impl Way {
     }
 
     /// The rates of both directions, and each end's products a second meanwhile.
-    pub(crate) fn measure(
-        self,
-        ends: &[End; 2],
-        time: Duration,
-        busy: bool,
-    ) -> Result<((f64, Option<f64>), [f64; 2])> {
+    pub(crate) fn measure(self, ends: &[End; 2], time: Duration, busy: bool) -> Result<(Rates, [f64; 2])> {
         let [a, b] = ends;
         let done = &AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -80,9 +80,12 @@ impl Work {
     }
 }
 
+/// Where threads find what to copy.
+type Line = (Sender<Arc<Work>>, Arc<Mutex<Receiver<Arc<Work>>>>);
+
 #[derive(Default)]
 struct Threads {
-    line: Option<(Sender<Arc<Work>>, Arc<Mutex<Receiver<Arc<Work>>>>)>,
+    line: Option<Line>,
     handles: Vec<JoinHandle<()>>,
 }
 
