@@ -1,13 +1,16 @@
 //! Pipelines that run: against the model that is not cut, on one device and over several, with faults.
 
+mod checkpoints;
 mod equal;
 mod faults;
 mod lanes;
 mod narrow;
 mod parallel;
 mod public;
+mod scaling;
 mod shapes;
 mod shared;
+mod statistics;
 mod uses;
 mod whole;
 
@@ -23,14 +26,17 @@ use crate::handles::tap::fill;
 
 pub(crate) fn tests() -> Vec<crate::Test> {
     [
+        checkpoints::tests(),
         equal::tests(),
         faults::tests(),
         lanes::tests(),
         narrow::tests(),
         parallel::tests(),
         public::tests(),
+        scaling::tests(),
         shapes::tests(),
         shared::tests(),
+        statistics::tests(),
         uses::tests(),
         whole::tests(),
     ]

@@ -106,6 +106,18 @@ fn stages(contexts: &[Context], again: &[bool]) -> Result<Stages> {
     if contexts.len() == 1 { Ok(stages) } else { stages.tie(&["table", "head"]) }
 }
 
+/// A trainer of all this, with SGD.
+pub(super) fn trainer(count: usize, again: &[bool]) -> Trainer {
+    let stages = stages(&fresh(count, cpu), again).unwrap();
+    Trainer::new(stages, loss(), sgd, TrainOptions::default()).unwrap()
+}
+
+/// The batch of a step.
+pub(super) fn batch(step: usize) -> Batch {
+    let (x, t) = pair(ROWS, step);
+    Batch::new(&x).targets(&t)
+}
+
 fn pair(rows: usize, step: usize) -> (HostTensor, HostTensor) {
     let labels: Vec<i32> = (0..rows as i32).map(|i| (i * 5 + step as i32) % IN as i32).collect();
     (fill(&[rows, IN], step as f32), HostTensor::new([rows], &labels).unwrap())
@@ -129,8 +141,7 @@ fn in_stages<O: Optimizer + Send + 'static>(
     let mut trainer = Trainer::new(stages, loss(), optimizer, TrainOptions::default()).unwrap();
     let mut numbers = Numbers::default();
     for step in 0..STEPS {
-        let (x, t) = pair(ROWS, step);
-        let done = trainer.step(schedule, &Batch::new(&x).targets(&t)).unwrap();
+        let done = trainer.step(schedule, &batch(step)).unwrap();
         assert!(done.applied && done.loss.is_finite());
         let computed: Vec<bool> = done.report.again.iter().map(Option::is_some).collect();
         assert_eq!(computed, again);

@@ -241,6 +241,11 @@ impl Context {
         }
     }
 
+    /// The seed of the context's random numbers.
+    pub fn seed(&self) -> u64 {
+        table::lock(self.id()).map_or(0, |state| state.seed)
+    }
+
     /// The plan of the newest submission: its groups, where every value lies, and why what was not fused
     /// was left apart.
     pub fn last_plan(&self) -> Option<Arc<Plan>> {

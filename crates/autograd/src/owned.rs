@@ -433,6 +433,24 @@ impl Counter {
         self.count.store(count, Ordering::Release);
     }
 
+    /// Makes the count this one when the innermost open pass is committed, with what that pass sets besides.
+    ///
+    /// # Errors
+    /// `Stale` when no pass is open on this thread; `Argument` in a captured step.
+    pub fn set(&self, count: u64) -> Result<()> {
+        let Some(open) = pass::open_passes(self.context).pop() else {
+            bail!(Stale, "set", "no pass is open on this thread");
+        };
+        let mut state = table::lock(self.context)?;
+        let pool = record::current(&mut state, open)?;
+        if pool.captured {
+            bail!(Argument, "set", "a captured step counts on; it cannot set a count");
+        }
+        let now = self.value().wrapping_add(pool.counted(&self.count));
+        pool.counts.push((Arc::clone(&self.count), count.wrapping_sub(now)));
+        Ok(())
+    }
+
     /// Counts one more in the innermost open pass, for good when that is committed; the count including
     /// what the pass has added.
     ///
@@ -445,7 +463,7 @@ impl Counter {
         let mut state = table::lock(self.context)?;
         let pool = record::current(&mut state, open)?;
         pool.counts.push((Arc::clone(&self.count), 1));
-        Ok(self.value() + pool.counted(&self.count))
+        Ok(self.value().wrapping_add(pool.counted(&self.count)))
     }
 
     /// A scalar that is `f` of the count, including what its pass has added where it is used.

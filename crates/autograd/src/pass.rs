@@ -248,6 +248,15 @@ impl Pass {
         result
     }
 
+    /// How many new versions of owned values the end of the pass commits.
+    ///
+    /// # Errors
+    /// `Stale`.
+    pub fn updates(&self) -> Result<usize> {
+        let mut state = table::lock(self.open.context)?;
+        Ok(record::current(&mut state, self.open)?.updates.len())
+    }
+
     /// Gives an input of this pass other data of the same shape and dtype, as long as nothing was computed from it.
     ///
     /// # Errors

@@ -99,7 +99,7 @@ impl Number {
         match self {
             Number::Literal(x) => *x,
             Number::Cell(cell) => f64::from_bits(cell.load(Ordering::Acquire)),
-            Number::Count(counter, f, added) => f(counter.load(Ordering::Acquire) + added),
+            Number::Count(counter, f, added) => f(counter.load(Ordering::Acquire).wrapping_add(*added)),
             Number::Step => (step & 0xffff_ffff) as f64,
         }
     }
@@ -238,7 +238,9 @@ impl Pool {
 
     /// What the pass has added to a counter so far.
     pub(crate) fn counted(&self, counter: &Arc<AtomicU64>) -> u64 {
-        self.counts.iter().filter(|(c, _)| Arc::ptr_eq(c, counter)).map(|(_, n)| n).sum()
+        let own = self.counts.iter().filter(|(c, _)| Arc::ptr_eq(c, counter));
+        // A count that is set is a difference, which may be below zero.
+        own.fold(0, |sum: u64, (_, n)| sum.wrapping_add(*n))
     }
 
     /// A number as a submission now takes it.

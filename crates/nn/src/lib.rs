@@ -13,6 +13,7 @@ mod recurrent;
 mod rng;
 mod schedule;
 mod state;
+mod statistics;
 #[cfg(test)]
 mod testing;
 mod weights;
@@ -32,4 +33,6 @@ pub use params::ParamSet;
 pub use recurrent::{Gru, GruCell, Lstm, LstmCell, Recurrent};
 pub use rng::{Rng, philox};
 pub use schedule::{Constant, Cosine, Schedule, Then, Warmup};
+pub use state::Owned;
+pub use statistics::{Follow, Statistics, Summary, gather_statistics};
 pub use weights::{load_tensors, save_tensors};

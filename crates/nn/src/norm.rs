@@ -5,6 +5,7 @@ use std::sync::Arc;
 use wgrad_autograd::{BatchNorm as Options, Context, Kept, Param, Tensor};
 use wgrad_graph::{DType, HostTensor, Result, Shape};
 
+use crate::statistics::{self, Moving, Statistics, Summary};
 use crate::{Init, Mode, Module, ParamSet, Rng};
 
 /// `value` everywhere.
@@ -20,6 +21,15 @@ fn param(ctx: &Context, name: &str, part: &str, shape: Shape, value: f64) -> Res
 fn running(ctx: &Context, name: &str, shape: Shape) -> Result<[Arc<Kept>; 2]> {
     let kept = |part, value| Kept::named(ctx, &format!("{name}.{part}"), filled(shape, value)).map(Arc::new);
     Ok([kept("running_mean", 0.0)?, kept("running_var", 1.0)?])
+}
+
+/// Gives a batch's statistics to who gathers them, or to the running ones.
+#[track_caller]
+fn hand_over(moving: Moving, count: usize, values: Vec<Tensor>) {
+    let summary = Summary { count: count as f64, values };
+    if let Err(error) = (Statistics { running: Arc::new(moving), summary }).hand_over() {
+        panic!("{error}");
+    }
 }
 
 fn set(params: [&Option<Param>; 2]) -> ParamSet {
@@ -162,7 +172,7 @@ impl Default for InstanceNormConfig {
 ///
 /// Shape: `[N, C, ..]` with more than one place. As in PyTorch there are weight, bias and running statistics
 /// only where they are asked for. The running statistics take the mean over the items of mean and unbiased
-/// variance, and move when the pass is committed.
+/// variance, and move when the pass is committed; under [`gather_statistics`](crate::gather_statistics) they wait.
 ///
 /// ```
 /// use wgrad::nn::{InstanceNorm, InstanceNormConfig};
@@ -223,8 +233,9 @@ impl Module for InstanceNorm {
         let y = x.instance_norm(weight, bias, self.config.eps);
         let places: Vec<i32> = (2..x.shape().rank() as i32).collect();
         let (x, part) = (x.detach().cast(DType::F32), self.config.momentum);
-        mean.set(mean.t() * (1.0 - part) + x.mean(places.as_slice()).mean(0) * part);
-        var.set(var.t() * (1.0 - part) + x.var(places.as_slice(), 1).mean(0) * part);
+        let values = vec![x.mean(places.as_slice()).mean(0), x.var(places.as_slice(), 1).mean(0)];
+        let moving = Moving { mean: Arc::clone(mean), var: Arc::clone(var), momentum: part, pooled: false };
+        hand_over(moving, x.shape()[0], values);
         y
     }
 
@@ -245,8 +256,9 @@ impl Module for InstanceNorm {
 /// batch's, and running statistics follow them; in [`Mode::Eval`] they are the running statistics.
 ///
 /// Shape: `[N, C]` or `[N, C, ..]`, any number of axes. The running statistics move when the pass is
-/// committed, once for each time that the layer is used in it. Several models of one batch keep statistics
-/// of their own parts each: nothing is exchanged between devices.
+/// committed, once for each time that the layer is used in it; under
+/// [`gather_statistics`](crate::gather_statistics) they wait until all parts of a batch were seen. Several models
+/// of one batch keep statistics of their own parts each: nothing is exchanged between devices.
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
     /// `[C]`, ones at first, called `NAME.weight`; `None` for none.
@@ -289,9 +301,24 @@ impl Module for BatchNorm {
         match self.mode {
             Mode::Eval => x.batch_norm(mean, var, weight, bias, self.options.eps),
             Mode::Train => {
-                let [y, mean, var] = x.batch_norm_train(mean, var, weight, bias, self.options);
-                self.running_mean.set(mean);
-                self.running_var.set(var);
+                if !statistics::are_gathered() {
+                    let [y, mean, var] = x.batch_norm_train(mean, var, weight, bias, self.options);
+                    self.running_mean.set(mean);
+                    self.running_var.set(var);
+                    return y;
+                }
+                // The batch's own mean and variance: what zeros become that follow at once.
+                let options = Options { momentum: 1.0, ..self.options };
+                let [mean, var] = [mean, var].map(|running| running.cast(DType::F32).zeros_like());
+                let [y, mean, var] = x.batch_norm_train(mean, var, weight, bias, options);
+                let moving = Moving {
+                    mean: Arc::clone(&self.running_mean),
+                    var: Arc::clone(&self.running_var),
+                    momentum: self.options.momentum,
+                    pooled: true,
+                };
+                let shape = x.shape();
+                hand_over(moving, shape.elems() / shape[1], vec![mean, var]);
                 y
             }
         }

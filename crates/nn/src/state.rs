@@ -3,58 +3,83 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use wgrad_autograd::{Context, Kept, Param, Tensor};
+use wgrad_autograd::{Context, Counter, Kept, Param, Pass};
 use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Result, Shape};
 
 use crate::{load_tensors, save_tensors};
 
-/// An owned value with its name.
-#[derive(Copy, Clone)]
-pub(crate) enum Owned<'a> {
+/// What outlives passes and belongs in a file, by name.
+#[derive(Clone, Debug)]
+pub enum Owned<'a> {
+    /// A parameter.
     Param(&'a Param),
+    /// Another value.
     Kept(&'a Kept),
+    /// A count, in a file one `i64`.
+    Count(String, &'a Counter, &'a Context),
 }
 
 impl Owned<'_> {
-    fn name(&self) -> &str {
+    /// The name.
+    pub fn name(&self) -> &str {
         match self {
             Owned::Param(x) => x.name(),
             Owned::Kept(x) => x.name(),
+            Owned::Count(name, ..) => name,
         }
     }
 
-    fn shape(&self) -> Shape {
+    /// Sizes of the axes.
+    pub fn shape(&self) -> Shape {
         match self {
             Owned::Param(x) => x.shape(),
             Owned::Kept(x) => x.shape(),
+            Owned::Count(..) => Shape::SCALAR,
         }
     }
 
-    fn dtype(&self) -> DType {
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
         match self {
             Owned::Param(x) => x.dtype(),
             Owned::Kept(x) => x.dtype(),
+            Owned::Count(..) => DType::I64,
         }
     }
 
-    fn context(&self) -> &Context {
+    /// The context to which it belongs.
+    pub fn context(&self) -> &Context {
         match self {
             Owned::Param(x) => x.context(),
             Owned::Kept(x) => x.context(),
+            Owned::Count(_, _, context) => context,
         }
     }
 
-    fn read(&self) -> Result<HostTensor> {
+    /// The committed value.
+    ///
+    /// # Errors
+    /// What the device meets.
+    pub fn read(&self) -> Result<HostTensor> {
         match self {
             Owned::Param(x) => x.read(),
             Owned::Kept(x) => x.read(),
+            Owned::Count(_, count, _) => HostTensor::new([], &[count.value() as i64]),
         }
     }
 
-    fn set(&self, value: Tensor) -> Result<()> {
+    /// Makes this the value when `pass` is committed.
+    ///
+    /// # Errors
+    /// `Shape`, `DType`; `Stale`.
+    pub fn set(&self, pass: &Pass, value: &HostTensor) -> Result<()> {
         match self {
-            Owned::Param(x) => x.try_set(value),
-            Owned::Kept(x) => x.try_set(value),
+            Owned::Param(x) => x.try_set(pass.input(value)?),
+            Owned::Kept(x) => x.try_set(pass.input(value)?),
+            Owned::Count(_, count, _) => {
+                let value = value.to_vec::<i64>().first().copied().unwrap_or(0);
+                pass.within(|| count.set(value as u64))
+            }
         }
     }
 }
@@ -96,7 +121,7 @@ pub(crate) fn load(path: &Path, values: &[Owned<'_>]) -> Result<()> {
     // One pass, so that a device that fails leaves every value as it was.
     first.context().pass(|p| {
         for (value, x) in &found {
-            value.set(p.input(x)?)?;
+            value.set(p, x)?;
         }
         Ok(())
     })

@@ -19,8 +19,9 @@ pub use auto::{Ranked, Ranking, auto, rank};
 pub use parallel::{Collective, Line, Mesh, MeshOptions, MeshReport, MeshTrainer, Shard, Team};
 pub use partition::{DeviceSpec, Layer, Order, Partition, Problem, Profile, Recompute, Transfer};
 pub use run::{
-    Batch, Block, Contract, EdgeReport, Function, Handover, Loopback, Loss, MakeTransport, Model, Parcel,
-    Report, Ring, Source, StageSpec, Stages, StepReport, TrainOptions, Trainer, Transport,
+    Batch, Block, Checkpoint, Contract, EdgeReport, Function, Handover, Loopback, Loss, LossScale,
+    MakeTransport, Model, Parcel, Report, Ring, Source, StageSpec, Stages, StepReport, TrainOptions, Trainer,
+    Transport,
 };
 pub use schedule::{
     Action, Channels, Checked, Costs, Edge, Family, Kind, Link, Links, Message, Passage, Payload, Schedule,

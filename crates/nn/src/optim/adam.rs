@@ -4,7 +4,7 @@ use wgrad_autograd::{Counter, Grads, Kept, Operand, Scalar, Tensor, updating};
 use wgrad_graph::{DType, Result};
 
 use super::{Core, Optimizer, StepInfo, check, zeros_like};
-use crate::ParamSet;
+use crate::{Owned, ParamSet};
 
 /// Choices of [`AdamW`].
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -223,6 +223,15 @@ impl Optimizer for Moments {
     fn params(&self) -> &ParamSet {
         &self.core.params
     }
+
+    fn state(&self) -> Vec<Owned<'_>> {
+        let mut all = vec![self.core.state()];
+        for (param, Moment { m, v, skips }) in self.core.params.iter().zip(&self.state) {
+            let skips = Owned::Count(format!("{}.skips", param.name()), skips, self.core.context());
+            all.extend([Owned::Kept(m), Owned::Kept(v), skips]);
+        }
+        all
+    }
 }
 
 macro_rules! forward {
@@ -243,6 +252,10 @@ macro_rules! forward {
 
             fn params(&self) -> &ParamSet {
                 self.0.params()
+            }
+
+            fn state(&self) -> Vec<Owned<'_>> {
+                self.0.state()
             }
         }
     )*};

@@ -3,13 +3,16 @@
 mod adam;
 mod sgd;
 
+use std::path::Path;
+
 use wgrad_autograd::{Context, Counter, Grads, Kept, Param, Scalar, Tensor};
 use wgrad_graph::{HostTensor, Result};
 
 pub use adam::{Adam, AdamConfig, AdamTerms, AdamW, AdamWConfig, adamw_update};
 pub use sgd::{Sgd, SgdConfig, SgdTerms, sgd_update};
 
-use crate::ParamSet;
+use crate::state;
+use crate::{Owned, ParamSet};
 
 /// Moves parameters along their gradients.
 ///
@@ -31,6 +34,26 @@ pub trait Optimizer {
 
     /// The parameters that it moves.
     fn params(&self) -> &ParamSet;
+
+    /// What it carries from step to step, by names made of those of the parameters: `NAME.mean`, and the count of
+    /// steps. Rates are not among it.
+    fn state(&self) -> Vec<Owned<'_>>;
+
+    /// Writes its state to a safetensors file by name, whole or not at all. The parameters have a file of their own.
+    ///
+    /// # Errors
+    /// As [`ParamSet::save`].
+    fn save(&self, path: &Path) -> Result<()> {
+        state::save(path, &self.state())
+    }
+
+    /// Sets its state from a safetensors file by name, all or none.
+    ///
+    /// # Errors
+    /// As [`ParamSet::load`].
+    fn load(&mut self, path: &Path) -> Result<()> {
+        state::load(path, &self.state())
+    }
 }
 
 /// What a step did.
@@ -63,6 +86,16 @@ impl Core {
         }
         let core = Core { params, lr: ctx.scalar(lr), steps: Counter::new(&ctx) };
         Ok((core, ctx))
+    }
+
+    /// The context of the parameters.
+    fn context(&self) -> &Context {
+        self.params.iter().next().expect("an optimizer has parameters").context()
+    }
+
+    /// The count of steps.
+    fn state(&self) -> Owned<'_> {
+        Owned::Count("steps".to_owned(), &self.steps, self.context())
     }
 
     /// Each own parameter's index, with its gradient if it has one.

@@ -4,7 +4,7 @@ use wgrad_autograd::{Grads, Kept, Operand, Scalar, Tensor, updating};
 use wgrad_graph::{DType, Result};
 
 use super::{Core, Optimizer, StepInfo, check, zeros_like};
-use crate::ParamSet;
+use crate::{Owned, ParamSet};
 
 /// Choices of [`Sgd`].
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -127,5 +127,9 @@ impl Optimizer for Sgd {
 
     fn params(&self) -> &ParamSet {
         &self.core.params
+    }
+
+    fn state(&self) -> Vec<Owned<'_>> {
+        std::iter::once(self.core.state()).chain(self.velocity.iter().map(Owned::Kept)).collect()
     }
 }

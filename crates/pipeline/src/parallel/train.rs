@@ -211,7 +211,7 @@ impl MeshTrainer {
         let closing = ends.iter().flatten().flat_map(|e| [e.replicas.clone(), e.shards.clone()]).flatten();
         let control =
             Control::new(threads, self.options.train.deadline, lanes.concat()).closing(closing.collect());
-        let squares = vec![0.0; self.lines.len() * self.mesh.stages()];
+        let squares = vec![Vec::new(); self.lines.len() * self.mesh.stages()];
         let shared = (Arc::new(control), Arc::new(Mutex::new(squares)));
         let mut jobs = Vec::new();
         for ((i, line), lanes) in self.lines.iter().enumerate().zip(lanes) {
@@ -230,8 +230,10 @@ impl MeshTrainer {
         }
         let logs = run::run(&jobs);
         drop(jobs);
-        self.lines.iter_mut().for_each(|line| line.trainer.steps += 1);
+        self.lines.iter_mut().for_each(|line| line.trainer.attempted());
         let mut logs = logs?;
+        let applied = logs.iter().flatten().all(|l| l.applied);
+        self.lines.iter_mut().for_each(|line| line.trainer.ended(applied));
         self.ends = Some(ends);
         let mut loss = 0.0;
         for (line, logs) in self.lines.iter().zip(&mut logs).filter(|(l, _)| l.shard.rank() == 0) {
@@ -240,7 +242,6 @@ impl MeshTrainer {
             }
         }
         let norm = logs.iter().flatten().find_map(|l| l.norm);
-        let applied = logs.iter().flatten().all(|l| l.applied);
         let reports = self
             .lines
             .iter()

@@ -1,8 +1,9 @@
 //! What a stage computes, and models as lists of named layers that are built where they are placed.
 
 use std::fmt;
+use std::sync::Arc;
 
-use wgrad_autograd::{Context, Tensor};
+use wgrad_autograd::{Context, Kept, Tensor};
 use wgrad_graph::{Error, Result};
 use wgrad_nn::{Mode, Module, ParamSet, Sequential};
 
@@ -26,10 +27,9 @@ pub trait Block: Send + Sync {
     /// Whether it learns or is used.
     fn set_mode(&mut self, mode: Mode);
 
-    /// Whether each forward pass changes something that the next one starts from, as running statistics are: then
-    /// micro-batches cannot overlap.
-    fn carries(&self) -> bool {
-        false
+    /// What it carries over steps beside its parameters, such as running statistics, for checkpoints.
+    fn state(&self) -> Vec<Arc<Kept>> {
+        Vec::new()
     }
 }
 
@@ -49,21 +49,29 @@ impl<M: Module + Send + Sync> Block for M {
         Module::set_mode(self, mode);
     }
 
-    fn carries(&self) -> bool {
-        !Module::state(self).is_empty()
+    fn state(&self) -> Vec<Arc<Kept>> {
+        Module::state(self)
     }
 }
 
 /// A block of a closure and the parameters that it uses: for several inputs, or what is no module.
 pub struct Function<F> {
     params: ParamSet,
+    state: Vec<Arc<Kept>>,
     forward: F,
 }
 
 impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync> Function<F> {
     /// The block that computes `forward` with these parameters.
     pub fn new(params: ParamSet, forward: F) -> Self {
-        Self { params, forward }
+        Self { params, state: Vec::new(), forward }
+    }
+
+    /// The same, which carries these values over steps beside its parameters.
+    #[must_use]
+    pub fn keeping(mut self, state: impl IntoIterator<Item = Arc<Kept>>) -> Self {
+        self.state.extend(state);
+        self
     }
 }
 
@@ -74,6 +82,10 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync> Block for Function<F> {
 
     fn params(&self) -> ParamSet {
         self.params.clone()
+    }
+
+    fn state(&self) -> Vec<Arc<Kept>> {
+        self.state.clone()
     }
 
     fn set_mode(&mut self, _: Mode) {}

@@ -45,6 +45,8 @@ impl Stages {
             stages: self,
             schedule: &schedule,
             step: 0,
+            number: 0,
+            scale: None,
             parts: batch.parts(&ranges)?,
             counts: (Vec::new(), 0.0),
             teaching: None,

@@ -8,6 +8,7 @@
 
 mod batch;
 mod block;
+mod checkpoint;
 mod control;
 mod error;
 mod forward;
@@ -15,6 +16,7 @@ mod lane;
 mod loss;
 mod narrow;
 mod report;
+mod scale;
 mod stages;
 mod stash;
 mod threads;
@@ -31,8 +33,10 @@ pub(crate) use train::losses;
 
 pub use batch::Batch;
 pub use block::{Block, Function, Model};
+pub use checkpoint::Checkpoint;
 pub use loss::Loss;
 pub use report::{EdgeReport, Handover, Report};
+pub use scale::LossScale;
 pub use stages::{Contract, Source, StageSpec, Stages};
 pub use train::{MakeTransport, StepReport, TrainOptions, Trainer};
 pub use transport::{Loopback, Parcel, Ring, Transport};

@@ -320,54 +320,28 @@ impl Stages {
         self.stages.iter().for_each(|s| s.context.set_seed(seed));
     }
 
-    /// The values of all parameters by name, stage by stage: a state that does not depend on the cut. Of tied
-    /// parameters only the first is there.
+    /// The values of all parameters and running statistics by name, stage by stage: a state that does not depend on
+    /// the cut. Of tied parameters only the first is there.
     ///
     /// # Errors
-    /// What the devices meet.
+    /// What the devices meet; `Data` for two values of one name.
     pub fn weights(&self) -> Result<Vec<(String, HostTensor)>> {
-        let copy = |s: usize, i: usize| self.ties.iter().any(|t| t.members[1..].contains(&(s, i)));
-        let all = self
-            .stages
-            .iter()
-            .enumerate()
-            .flat_map(|(s, stage)| stage.params.iter().enumerate().map(move |(i, p)| (s, i, p)));
-        all.filter(|(s, i, _)| !copy(*s, *i)).map(|(.., p)| Ok((p.name().to_owned(), p.read()?))).collect()
+        let states = self.states();
+        self.read_all(&self.entries(&states), |s, error| Err(placed(&self.stages[s].label(s), error)))
     }
 
-    /// Sets parameters by name, whatever the cut was when they were read; others stay as they are.
+    /// Sets parameters and running statistics by name, whatever the cut was when they were read, on all stages or on
+    /// none; others stay as they are.
     ///
     /// # Errors
-    /// `Data` for a name that no parameter or several have; `Shape` or `DType` for a value that does not fit; what
-    /// the devices meet.
+    /// `Data` for a name that nothing has or several values have; `Shape` or `DType` for a value that does not fit;
+    /// what the devices meet.
     pub fn set_weights(&self, weights: &[(String, HostTensor)]) -> Result<()> {
-        let mut sets: Vec<Vec<(&Param, &HostTensor)>> = vec![Vec::new(); self.stages.len()];
-        for (name, value) in weights {
-            let found: Vec<(usize, usize)> = self.named(name);
-            let all: Vec<(usize, usize)> = match found[..] {
-                [one] => {
-                    self.ties.iter().find(|t| t.members[0] == one).map_or(vec![one], |t| t.members.clone())
-                }
-                _ => bail!(Data, "Stages::set_weights", "{} parameters are called `{name}`", found.len()),
-            };
-            for (s, i) in all {
-                let param = self.param(s, i);
-                if param.shape() != value.shape() {
-                    let (has, gets) = (param.shape(), value.shape());
-                    bail!(Shape, "Stages::set_weights", "`{name}` is {has}; the value is {gets}");
-                }
-                sets[s].push((param, value));
-            }
-        }
-        for (stage, set) in self.stages.iter().zip(sets).filter(|(_, set)| !set.is_empty()) {
-            stage.context.pass(|p| {
-                set.iter().try_for_each(|(param, value)| param.try_set(p.input((*value).clone())?))
-            })?;
-        }
-        Ok(())
+        let states = self.states();
+        self.set_all("Stages::set_weights", &self.entries(&states), weights, true)
     }
 
-    /// Writes all parameters to a safetensors file by name, whole or not at all.
+    /// Writes all parameters and running statistics to a safetensors file by name, whole or not at all.
     ///
     /// # Errors
     /// As [`save_tensors`]; what the devices meet.
@@ -375,7 +349,7 @@ impl Stages {
         save_tensors(path.as_ref(), &self.weights()?)
     }
 
-    /// Sets parameters from a safetensors file by name, whatever the cut was when it was written.
+    /// Sets parameters and running statistics from a safetensors file by name, whatever the cut was when it was written.
     ///
     /// # Errors
     /// As [`load_tensors`] and [`Stages::set_weights`].

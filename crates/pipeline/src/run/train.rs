@@ -12,12 +12,13 @@ use super::batch::Part;
 use super::control::Control;
 use super::error::placed;
 use super::lane::Lane;
+use super::scale::Scale;
 use super::stash::Sums;
 use super::threads;
 use super::tie::Exchange;
 use super::transport::Transport;
 use super::worker::{Job, Log};
-use super::{Batch, Loss, Report, Stages};
+use super::{Batch, Loss, LossScale, Report, Stages};
 use crate::schedule::{Channels, Schedule, Wiring};
 
 /// Makes the way for messages from one stage to another with so many slots.
@@ -32,6 +33,9 @@ pub struct TrainOptions {
     /// Leave all weights as they are where the norm of the gradients is not finite on some stage; on by
     /// default.
     pub skip_non_finite: bool,
+    /// Multiply the loss by a scale that moves, for gradients of half-precision stages; skips what is not finite, as
+    /// `skip_non_finite` does. No scale by default.
+    pub scale: Option<LossScale>,
     /// Compute the new weights of all stages beside the old ones, and let them take their places together, so
     /// that a device that fails in its update leaves every stage as it was; on by default. Off, each update
     /// needs no memory beside the old weights, and only failures before it leave all stages as they were.
@@ -52,6 +56,7 @@ impl Default for TrainOptions {
         Self {
             clip: None,
             skip_non_finite: true,
+            scale: None,
             together: true,
             deadline: Duration::from_secs(60),
             timed: false,
@@ -64,22 +69,27 @@ impl Default for TrainOptions {
 impl TrainOptions {
     /// Whether the norm of the gradients is asked for.
     pub(super) fn measures(&self) -> bool {
-        self.clip.is_some() || self.skip_non_finite
+        self.clip.is_some() || self.skips()
+    }
+
+    /// Whether a step whose gradients are not finite is left out.
+    pub(super) fn skips(&self) -> bool {
+        self.skip_non_finite || self.scale.is_some()
     }
 }
 
 impl fmt::Debug for TrainOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { clip, skip_non_finite, together, deadline, timed, slots, .. } = self;
+        let Self { clip, skip_non_finite, scale, together, deadline, timed, slots, .. } = self;
         write!(
             f,
-            "TrainOptions(clip {clip:?}, skip_non_finite {skip_non_finite}, together {together}, deadline {deadline:?}, \
+            "TrainOptions(clip {clip:?}, skip_non_finite {skip_non_finite}, scale {scale:?}, together {together}, deadline {deadline:?}, \
              timed {timed}, slots {slots:?})"
         )
     }
 }
 
-type AnyOptimizer = Box<dyn Optimizer + Send>;
+pub(super) type AnyOptimizer = Box<dyn Optimizer + Send>;
 
 /// What a step needs to learn.
 pub(crate) struct Teaching {
@@ -99,6 +109,8 @@ pub struct StepReport {
     pub norm: Option<f64>,
     /// Whether the weights were updated: not so where the norm is not finite.
     pub applied: bool,
+    /// The scale that the loss had, if it has one.
+    pub scale: Option<f64>,
     /// What was done when, and what crossed.
     pub report: Report,
 }
@@ -132,7 +144,9 @@ pub struct StepReport {
 pub struct Trainer {
     pub(crate) stages: Stages,
     pub(crate) teaching: Teaching,
-    pub(crate) steps: u64,
+    steps: u64,
+    attempts: u64,
+    scale: Option<Scale>,
     /// The last schedule, lowered and proved, with its rings.
     proved: Option<(Schedule, Schedule, Wiring)>,
 }
@@ -142,7 +156,7 @@ impl Trainer {
     ///
     /// # Errors
     /// What making optimizers and sums of gradients meets, with the stage; `Argument` for a limit of the norm that is
-    /// not positive.
+    /// not positive, or a loss scale that cannot be.
     pub fn new<O: Optimizer + Send + 'static>(
         stages: Stages,
         loss: Loss,
@@ -151,6 +165,9 @@ impl Trainer {
     ) -> Result<Self> {
         if let Some(limit) = options.clip.filter(|limit| limit.is_nan() || *limit <= 0.0) {
             bail!(Argument, "Trainer::new", "clip: the limit {limit} is not positive");
+        }
+        if let Some(scale) = &options.scale {
+            scale.check()?;
         }
         let (mut optimizers, mut sums) = (Vec::new(), Vec::new());
         for (s, stage) in stages.stages.iter().enumerate() {
@@ -162,8 +179,9 @@ impl Trainer {
             optimizers.push(Mutex::new(made));
             sums.push(Mutex::new(Sums::new(&stage.params).map_err(in_stage)?));
         }
+        let scale = options.scale.map(|s| Scale { value: s.initial, applied: 0 });
         let teaching = Teaching { loss, options, optimizers, sums };
-        Ok(Self { stages, teaching, steps: 0, proved: None })
+        Ok(Self { stages, teaching, steps: 0, attempts: 0, scale, proved: None })
     }
 
     /// The stages.
@@ -190,9 +208,34 @@ impl Trainer {
         }
     }
 
-    /// The number of steps, also of those that were not applied: random numbers follow from it.
+    /// The number of steps that ran to their end, also of those that were not applied: random numbers follow from it.
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// The scale of the loss in the next step, if it has one.
+    pub fn scale(&self) -> Option<f64> {
+        self.scale.map(|s| s.value)
+    }
+
+    pub(super) fn teaching(&self) -> &Teaching {
+        &self.teaching
+    }
+
+    pub(super) fn into_teaching(self) -> (Loss, TrainOptions) {
+        (self.teaching.loss, self.teaching.options)
+    }
+
+    pub(super) fn scale_state(&self) -> Option<Scale> {
+        self.scale
+    }
+
+    /// Goes to where a checkpoint was taken; without a scale in it the scale stays as it is.
+    pub(super) fn stand_at(&mut self, steps: u64, scale: Option<Scale>) {
+        self.steps = steps;
+        if self.scale.is_some() {
+            self.scale = scale.or(self.scale);
+        }
     }
 
     /// The gradients of the last step by parameter, before clipping, stage by stage; zeros where a parameter has
@@ -217,8 +260,8 @@ impl Trainer {
 
     /// One step: `schedule` walked by a thread a device; then new weights on every stage, or on none.
     ///
-    /// Where a step fails the weights are those of before, whatever failed, and the next step works if the
-    /// devices do.
+    /// Where a step fails weights and running statistics are those of before, whatever failed, and the next step works
+    /// if the devices do, with the same random numbers.
     ///
     /// # Errors
     /// The first error with stage, micro-batch and action; `Timeout` where a stage waits longer than the deadline;
@@ -232,19 +275,34 @@ impl Trainer {
         let lanes = self.lanes()?;
         let (lowered, _) = self.lowered()?;
         let control = Control::new(lowered.lists().len(), self.teaching.options.deadline, lanes.clone());
-        let squares = Arc::new(Mutex::new(vec![0.0; self.stages.len()]));
+        let squares = Arc::new(Mutex::new(vec![Vec::new(); self.stages.len()]));
         let job = self.job(parts, (counts, all), (Arc::new(control), squares), lanes)?;
+        let scale = job.scale;
         let logs = threads::run(std::slice::from_ref(&job));
-        self.steps += 1;
+        self.attempted();
         let mut logs = logs?.remove(0);
+        let applied = logs.iter().all(|l| l.applied);
+        self.ended(applied);
         let mut loss = 0.0;
         for share in losses(&mut logs) {
             loss += share.get()?;
         }
         let norm = logs.iter().find_map(|l| l.norm);
-        let applied = logs.iter().all(|l| l.applied);
         let (lowered, _) = self.lowered()?;
-        Ok(StepReport { loss, norm, applied, report: Report::new(&self.stages, lowered, &logs) })
+        Ok(StepReport { loss, norm, applied, scale, report: Report::new(&self.stages, lowered, &logs) })
+    }
+
+    /// A step was begun, by whose number messages of others are told apart.
+    pub(crate) fn attempted(&mut self) {
+        self.attempts += 1;
+    }
+
+    /// A step ran to its end.
+    pub(crate) fn ended(&mut self, applied: bool) {
+        self.steps += 1;
+        if let (Some(now), Some(how)) = (self.scale, &self.teaching.options.scale) {
+            self.scale = Some(now.after(how, applied));
+        }
     }
 
     /// Proves that a step can walk `schedule` with `batch`.
@@ -259,17 +317,6 @@ impl Trainer {
             bail!(Argument, op, "the batch has no targets");
         }
         self.stages.check_batch(batch)?;
-        let learns = self.stages.mode == wgrad_nn::Mode::Train;
-        let carries = self.stages.stages.iter().position(|s| learns && s.block.carries());
-        if let Some(s) = carries.filter(|_| lowered.micro_batches() > 1) {
-            let stage = self.stages.stages[s].label(s);
-            bail!(
-                Argument,
-                op,
-                "{stage} carries state from one forward pass to the next (running statistics); it can learn from one \
-                 micro-batch a step, or from several in `Mode::Eval`, which leaves them as they are"
-            );
-        }
         Ok(())
     }
 
@@ -299,7 +346,7 @@ impl Trainer {
         &self,
         parts: Vec<Part>,
         (counts, all): (Vec<f64>, f64),
-        (control, squares): (Arc<Control>, Arc<Mutex<Vec<f64>>>),
+        (control, squares): (Arc<Control>, Arc<Mutex<Vec<Vec<f64>>>>),
         lanes: Vec<Arc<Lane>>,
     ) -> Result<Job<'_>> {
         let (schedule, _) = self.lowered()?;
@@ -309,7 +356,9 @@ impl Trainer {
         Ok(Job {
             stages: &self.stages,
             schedule,
-            step: self.steps,
+            step: self.attempts,
+            number: self.steps,
+            scale: self.scale(),
             parts,
             counts: (counts, all),
             teaching: Some(&self.teaching),

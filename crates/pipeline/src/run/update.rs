@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use wgrad_autograd::{Grads, Pass, Tensor};
-use wgrad_graph::{HostTensor, Result, bail};
+use wgrad_graph::{DType, HostTensor, Result, bail};
 
 use super::error::{guarded, placed};
 use super::worker::Worker;
@@ -43,10 +43,12 @@ impl Worker<'_> {
         }
         control.meet()?;
         let there = Instant::now();
-        let norm = self.job.squares.lock().unwrap_or_else(PoisonError::into_inner).iter().sum::<f64>().sqrt();
+        let squares = self.job.squares.lock().unwrap_or_else(PoisonError::into_inner);
+        let norm = squares.iter().flatten().sum::<f64>().sqrt();
+        drop(squares);
         if teaching.options.measures() {
             self.log.norm = Some(norm);
-            if !norm.is_finite() && teaching.options.skip_non_finite {
+            if !norm.is_finite() && teaching.options.skips() {
                 return Ok(there);
             }
         }
@@ -55,8 +57,9 @@ impl Worker<'_> {
             let made = guarded(|| {
                 let mut optimizer =
                     teaching.optimizers[action.stage].lock().unwrap_or_else(PoisonError::into_inner);
-                let Some(optimizer) = optimizer.as_mut() else { return Ok(()) };
                 pass.within(|| {
+                    self.sums[&action.stage].follow()?;
+                    let Some(optimizer) = optimizer.as_mut() else { return Ok(()) };
                     let grads = match factor {
                         Some(factor) => grads.scale(pass.input(HostTensor::new([], &[factor as f32])?)?)?,
                         None => grads.clone(),
@@ -116,12 +119,24 @@ impl Worker<'_> {
                 job.stages.tie_of(s, *i).is_none_or(|(_, first)| first)
                     && job.peers.as_ref().is_none_or(|p| p.counts(&sums.params[*i]))
             };
-            let own: Grads = grads.iter().filter(counts).map(named).collect();
-            let norm = if own.is_empty() { 0.0 } else { pass.within(|| own.global_norm())?.item::<f64>()? };
+            let own: Vec<Tensor> = grads.iter().filter(counts).map(|(_, g)| *g).collect();
+            let squares = pass.within(|| squares(&own))?;
             job.squares.lock().unwrap_or_else(PoisonError::into_inner)
-                [job.peers.as_ref().map_or(0, |p| p.line * job.stages.len()) + s] = norm * norm;
+                [job.peers.as_ref().map_or(0, |p| p.line * job.stages.len()) + s] = squares;
         }
         let grads = grads.iter().map(named).collect();
         Ok((pass, grads))
     }
+}
+
+/// The sum of squares of each tensor. One number a parameter, which are added up in their order over all stages, so
+/// that the norm does not depend on the cut.
+fn squares(all: &[Tensor]) -> Result<Vec<f64>> {
+    if all.is_empty() {
+        return Ok(Vec::new());
+    }
+    let dtypes = all.iter().map(|g| Ok(g.try_out()?.dtype)).collect::<Result<Vec<DType>>>()?;
+    let dtype = if dtypes.contains(&DType::F64) { DType::F64 } else { DType::F32 };
+    let square = |g: &Tensor| g.try_cast(dtype)?.try_square()?.try_sum(..);
+    Tensor::try_stack(&all.iter().map(square).collect::<Result<Vec<_>>>()?, 0)?.to_vec::<f64>()
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use wgrad_autograd::{Deferred, Given, Pass, Placed, Reading, Tensor, vjp_found};
 use wgrad_graph::{DType, HostTensor, Out, Result, bail};
+use wgrad_nn::{Statistics, gather_statistics};
 
 use super::batch::Part;
 use super::control::Control;
@@ -13,6 +14,7 @@ use super::error::{guarded, placed};
 use super::lane::{Incoming, Lane, Made};
 use super::narrow::Sending;
 use super::report::Handover;
+use super::scale::{seed, unscaled};
 use super::stages::{Contract, Source, Stage, Stages};
 use super::stash::{Open, Sums};
 use super::tie::Exchange;
@@ -26,16 +28,21 @@ pub(crate) struct Job<'a> {
     pub(super) stages: &'a Stages,
     /// The schedule with all sends and receives.
     pub(super) schedule: &'a Schedule,
+    /// The number of the attempt, by which messages of an earlier one are told apart.
     pub(super) step: u64,
+    /// The number of the step, from which random numbers follow: an attempt that failed does not count.
+    pub(super) number: u64,
     pub(super) parts: Vec<Part>,
+    /// What the loss is multiplied by before it is differentiated.
+    pub(super) scale: Option<f64>,
     /// Elements of the loss of each micro-batch, and their sum.
     pub(super) counts: (Vec<f64>, f64),
     pub(super) teaching: Option<&'a Teaching>,
     pub(super) control: Arc<Control>,
     pub(super) lanes: Vec<Arc<Lane>>,
     pub(super) exchange: Exchange,
-    /// The square of the norm of each stage's gradient, line after line.
-    pub(super) squares: Arc<Mutex<Vec<f64>>>,
+    /// The squares of the norms of each stage's gradients, line after line.
+    pub(super) squares: Arc<Mutex<Vec<Vec<f64>>>>,
     /// What the line has with the others of its mesh; nothing where a pipeline runs alone.
     pub(crate) peers: Option<Peers>,
     /// Wait for the device after each action, so that the times are those of the device.
@@ -218,7 +225,7 @@ impl<'a> Worker<'a> {
     fn record(&self, s: usize, m: usize, inputs: &[Given], learns: bool) -> Result<Recorded> {
         let (job, stage) = (self.job, self.stage(s));
         let pass = stage.context.begin()?;
-        pass.place(job.step, job.parts[m].start)?;
+        pass.place(job.number, job.parts[m].start)?;
         let input = |(x, (source, contract)): (&Given, &(Source, Contract))| {
             let leaf = pass.input(x.clone())?;
             let narrowed = matches!(source, Source::Stage(_)) && x.dtype() != contract.dtype;
@@ -226,20 +233,29 @@ impl<'a> Worker<'a> {
         };
         let inputs = inputs.iter().zip(&stage.takes).map(input).collect::<Result<Vec<Tensor>>>()?;
         let forward = || stage.block.forward(&inputs);
-        let Some(calls) = job.peers.as_ref().and_then(|p| p.calls(s, &job.control)) else {
-            let output = pass.within(forward)?;
-            return Ok(Recorded { pass, inputs, output, crossings: Vec::new() });
-        };
-        let (pass, output, crossings) =
-            crossed(pass, calls, &inputs, learns.then_some(&stage.params), forward)?;
-        Ok(Recorded { pass, inputs, output, crossings })
+        let calls = job.peers.as_ref().and_then(|p| p.calls(s, &job.control));
+        let (recorded, statistics) = gather_statistics(|| match calls {
+            None => pass.within(forward).map(|output| (pass, output, Vec::new())),
+            Some(calls) => crossed(pass, calls, &inputs, learns.then_some(&stage.params), forward),
+        });
+        let (pass, output, crossings) = recorded?;
+        let sets = pass.updates()?;
+        if sets > 0 && job.parts.len() > 1 {
+            bail!(
+                Argument,
+                "pipeline",
+                "the forward pass sets {sets} kept values, which the next micro-batch would start from: it can learn from \
+                 one micro-batch a step, or hand them over as `Statistics`"
+            );
+        }
+        Ok(Recorded { pass, inputs, output, crossings, statistics })
     }
 
     /// A micro-batch's pass with both ways recorded, and with the forward pass, the loss and what the backward pass
     /// cannot cheaply compute again computed by one submission.
     fn open(&mut self, s: usize, m: usize, inputs: &[Given]) -> Result<(Open, Option<Sending>)> {
         let job = self.job;
-        let Recorded { pass, inputs, output, crossings } = self.record(s, m, inputs, true)?;
+        let Recorded { pass, inputs, output, crossings, statistics } = self.record(s, m, inputs, true)?;
         let mut loss = None;
         if s + 1 == job.stages.len()
             && let Some(teaching) = job.teaching
@@ -250,13 +266,16 @@ impl<'a> Worker<'a> {
             let (own, all) = (job.counts.0[m], job.counts.1);
             loss = Some(pass.within(|| teaching.loss.share(&pass, output, targets, own, all))?);
         }
-        let open = self.record_backward(s, pass, &inputs, (output, loss), &crossings)?;
+        let mut open = self.record_backward(s, pass, &inputs, (output, loss), &crossings)?;
+        open.statistics = statistics;
         let consumers = self.consumers(s, false);
         let sending = match consumers.is_empty() {
             true => None,
             false => Some(self.sending(&open.pass, output, s, &consumers)?),
         };
-        let now: Vec<Tensor> = loss.into_iter().chain(sending.iter().flat_map(Sending::tensors)).collect();
+        let known = open.statistics.iter().flat_map(|s| s.summary.values.iter().copied());
+        let sent = sending.iter().flat_map(Sending::tensors);
+        let now: Vec<Tensor> = loss.into_iter().chain(sent).chain(known).collect();
         let back = open.back.iter().filter_map(|(.., dx)| dx.as_ref()).flat_map(Sending::tensors);
         let copied = open.copied.iter().map(|(d, _)| *d);
         let later: Vec<Tensor> = copied.chain(back).chain(open.weights.iter().flatten().copied()).collect();
@@ -323,7 +342,7 @@ impl<'a> Worker<'a> {
         let (mut outputs, mut cotangents, mut coming) = (Vec::new(), Vec::new(), Vec::new());
         if let Some(loss) = loss {
             outputs.push(loss);
-            cotangents.push(one(&pass, loss)?);
+            cotangents.push(seed(&pass, loss, self.job.scale)?);
         }
         // As an undivided backward pass meets them: the last consumer first.
         let mut sum: Option<Tensor> = None;
@@ -363,7 +382,11 @@ impl<'a> Worker<'a> {
             Ok((*to, Out { dtype, ..out }, sending))
         });
         let back = back.collect::<Result<_>>()?;
-        Ok(Open { pass, loss, coming, back, copied, weights: weights.to_vec() })
+        let weights = match self.job.scale {
+            Some(scale) => pass.within(|| unscaled(&pass, weights.to_vec(), scale))?,
+            None => weights.to_vec(),
+        };
+        Ok(Open { pass, loss, coming, back, copied, weights, statistics: Vec::new() })
     }
 
     /// Zeros on the host, shared by all who ask for the same.
@@ -429,6 +452,8 @@ impl<'a> Worker<'a> {
                 reducer.reduce(&open.pass, &whole)?;
             }
         }
+        let context = &self.job.stages.stages[s].context;
+        open.pass.within(|| sums.merge(context, &open.statistics))?;
         if let Some(loss) = open.loss {
             self.log.losses.push((m, loss.deferred()));
         }
@@ -524,13 +549,5 @@ struct Recorded {
     output: Tensor,
     /// Where devices that share a layer met.
     crossings: Vec<Crossing>,
-}
-
-/// The cotangent of a loss.
-fn one(pass: &Pass, loss: Tensor) -> Result<Tensor> {
-    let out = loss.try_out()?;
-    if out.shape.elems() != 1 || !out.dtype.is_float() {
-        bail!(Shape, "loss", "{} {} is not one number", out.dtype, out.shape);
-    }
-    pass.try_ones(out.shape)?.try_cast(out.dtype)
+    statistics: Vec<Statistics>,
 }
