@@ -1,14 +1,24 @@
 //! Replicas: gradients summed over them are those of the whole batch on one device.
 
-use wgrad::pipeline::{Mesh, MeshOptions, TrainOptions, schedule};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wgrad::nn::{BatchNorm, Mode};
+use wgrad::pipeline::{
+    Collective, Contract, Kind, Line, Mesh, MeshOptions, MeshTrainer, Source, StageSpec, Stages, Team,
+    TrainOptions, schedule,
+};
+use wgrad::{Context, DType, Result, Shape};
 
 use super::{adam, counted, in_mesh, mesh, sgd, trainer};
+use crate::handles::tap::Tap;
 use crate::pipeline::{data, in_one, model, pair, schedules};
 use crate::{Subject, devices};
 
 crate::suite![
     plain: replicas_give_the_bits_of_one_device, stages_have_replicas, rows_go_by_weight,
-        gradients_are_summed_in_buckets, meshes_that_do_not_fit_are_refused;
+        gradients_are_summed_in_buckets, sums_run_beside_the_backward_pass, running_statistics_are_refused,
+        meshes_that_do_not_fit_are_refused;
     device: replicas_of_several_kinds_stay_equal, a_clipped_step_is_that_of_one_device
 ];
 
@@ -76,6 +86,15 @@ fn rows_go_by_weight() {
     let one = in_one(&model, &devices::cpu(), &[3, 3, 1, 1, 1, 1], |s| pair(10, s), sgd).unwrap();
     assert_eq!(done.loss, one.losses[0]);
     assert_eq!(done.lines.len(), 3);
+    // The same rows forward, in their order.
+    made.set_mode(Mode::Eval);
+    let (y, reports) = made.forward(&data(10, 0.0), 2).unwrap();
+    let weights = made.weights().unwrap();
+    let mut whole = crate::pipeline::cut(&model, &[devices::cpu()]).unwrap();
+    whole.set_weights(&weights).unwrap();
+    whole.set_mode(Mode::Eval);
+    assert_eq!(y, whole.forward_batch(&data(10, 0.0).sizes([3, 3, 1, 1, 1, 1]), 6).unwrap().0);
+    assert_eq!(reports.len(), 3);
     let refused = made.step(&schedule::gpipe(1, 3).unwrap(), &data(10, 0.0)).unwrap_err().to_string();
     assert!(refused.contains("replica 1") && refused.contains("2 rows"), "{refused}");
 }
@@ -94,9 +113,83 @@ fn gradients_are_summed_in_buckets() {
     }
 }
 
+/// A collective each of whose sums takes a while.
+struct Slow(Team, Duration);
+
+impl Collective for Slow {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    fn all_reduce(&self, values: &mut [f32], shape: Shape, deadline: Instant) -> Result<()> {
+        std::thread::sleep(self.1);
+        self.0.all_reduce(values, shape, deadline)
+    }
+
+    fn all_gather(&self, own: &[f32], shape: Shape, deadline: Instant) -> Result<Vec<(Shape, Vec<f32>)>> {
+        self.0.all_gather(own, shape, deadline)
+    }
+
+    fn broadcast(&self, root: usize, values: &mut [f32], shape: Shape, deadline: Instant) -> Result<()> {
+        self.0.broadcast(root, values, shape, deadline)
+    }
+
+    fn barrier(&self, deadline: Instant) -> Result<()> {
+        self.0.barrier(deadline)
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+}
+
+/// 8 buckets, of which each takes as long to compute as to sum: the step is shorter than both one after the other.
+fn sums_run_beside_the_backward_pass() {
+    let model = model(false);
+    let time = Duration::from_millis(20);
+    let slowed = || Tap::slowed(Arc::new(wgrad_cpu::Cpu::new()), time).context();
+    let make = move |_: &str, size: usize| -> Vec<Arc<dyn Collective>> {
+        Team::of(size).into_iter().map(|team| Arc::new(Slow(team, time)) as Arc<dyn Collective>).collect()
+    };
+    let options = MeshOptions { bucket: 1, collective: Some(Arc::new(make)), ..Default::default() };
+    let mut made = trainer(&model, &mesh(&[("replica", 2)], slowed), sgd, options).unwrap();
+    let schedule = schedule::gpipe(1, 1).unwrap();
+    // From the begin of B to the end of R; a machine that is busy otherwise is no fault of it.
+    let mut times = Vec::new();
+    for _ in 0..10 {
+        let done = made.step(&schedule, &data(8, 0.0)).unwrap();
+        let spans = &done.lines[0].spans;
+        let of = |kind| spans.iter().find(|s| s.action.kind == kind).unwrap();
+        times.push((of(Kind::Reduce).end - of(Kind::Backward).start) / time.as_secs_f64());
+        if times.last().is_some_and(|t| *t < 13.0) {
+            break;
+        }
+    }
+    assert!(times.iter().any(|t| *t < 13.0), "{times:?} of 16 times");
+}
+
+fn running_statistics_are_refused() {
+    let build = |line: &Line| {
+        let spec =
+            StageSpec::new("norm", &line.contexts()[0], |ctx: &Context| BatchNorm::new(ctx, "norm", 6));
+        Stages::build(vec![spec.takes(Source::Batch(0), Contract::new([6], DType::F32))])
+    };
+    let mesh = mesh(&[("replica", 2)], devices::cpu);
+    let mut made = MeshTrainer::new(&mesh, build, crate::pipeline::loss(), sgd, Default::default()).unwrap();
+    let schedule = schedule::gpipe(1, 1).unwrap();
+    let error = made.step(&schedule, &data(8, 0.0)).unwrap_err().to_string();
+    assert!(error.contains("running statistics") && error.contains("`norm`"), "{error}");
+    made.set_mode(Mode::Eval);
+    made.step(&schedule, &data(8, 0.0)).unwrap();
+}
+
 fn meshes_that_do_not_fit_are_refused() {
     let contexts = crate::pipeline::fresh(2, devices::cpu);
-    let text = |axes: &[(&str, usize)], contexts: &[wgrad::Context]| {
+    let text = |axes: &[(&str, usize)], contexts: &[Context]| {
         Mesh::new(axes.iter().copied(), contexts).unwrap_err().to_string()
     };
     assert!(text(&[("replica", 3)], &contexts).contains("3 places"));
@@ -112,9 +205,9 @@ fn meshes_that_do_not_fit_are_refused() {
     let model = model(false);
     let error = trainer(&model, &Mesh::new([("stage", 2)], &contexts).unwrap(), sgd, Default::default());
     error.unwrap();
-    let swapped = |_: &wgrad::pipeline::Line| crate::pipeline::cut(&model, &contexts[..1]);
+    let swapped = |_: &Line| crate::pipeline::cut(&model, &contexts[..1]);
     let loss = crate::pipeline::loss;
-    let made = wgrad::pipeline::MeshTrainer::new(&mesh, swapped, loss(), sgd, Default::default());
+    let made = MeshTrainer::new(&mesh, swapped, loss(), sgd, Default::default());
     assert!(made.unwrap_err().to_string().contains("replica 1"), "its stage is on another context");
 }
 

@@ -210,6 +210,7 @@ impl Backward {
         let mut copied = Vec::new();
         for (i, crossing) in crossings.iter().enumerate().rev() {
             let Some(arrived) = found[wanted.len() + i] else { continue };
+            let mut summed = None;
             let cotangent = match crossing.meeting {
                 Meeting::Sum => arrived,
                 Meeting::Gather { start, len, .. } => arrived.try_narrow(-1, start, len)?,
@@ -217,12 +218,14 @@ impl Backward {
                     let out = arrived.try_out()?;
                     let zeros = HostTensor::new(out.shape, &vec![0f32; out.shape.elems()])?.cast(out.dtype);
                     let place = pass.input(zeros)?;
-                    copied.push((arrived, place));
+                    summed = Some((arrived, place));
                     place
                 }
             };
             // What came out of later meetings cannot depend on it.
             let more = vjp_found(&[crossing.from], &[cotangent], &all[..wanted.len() + i])?;
+            // Nobody asks for the gradient of data.
+            copied.extend(summed.filter(|_| more.iter().any(Option::is_some)));
             for (sum, more) in found.iter_mut().zip(more) {
                 *sum = match (*sum, more) {
                     (Some(sum), Some(more)) => Some(sum.try_add(more)?),

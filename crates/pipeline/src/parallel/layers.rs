@@ -210,6 +210,43 @@ impl Module for RowLinear {
 /// and one in the backward pass.
 ///
 /// Shape: `[.., inputs] -> [.., outputs]`.
+///
+/// ```
+/// use wgrad::pipeline::parallel::ShardedMlp;
+/// use wgrad::pipeline::{
+///     Batch, Contract, Line, Loss, Mesh, MeshOptions, MeshTrainer, Model, Stages, partition, schedule,
+/// };
+/// use wgrad::prelude::*;
+/// # fn main() -> wgrad::Result<()> {
+/// let rng = Rng::seed(1);
+/// // The part of the model that a line has.
+/// let model = |line: &Line| {
+///     let [first, second] = [(); 2].map(|()| line.shard().clone());
+///     Model::new()
+///         .layer("a", move |ctx| ShardedMlp::new(ctx, "a", [3, 7, 6], Activation::Gelu, rng, &first))
+///         .layer("b", move |ctx| ShardedMlp::new(ctx, "b", [6, 9, 2], Activation::Gelu, rng, &second))
+/// };
+/// let contexts = (0..4).map(|_| Context::new(&Device::cpu())).collect::<wgrad::Result<Vec<_>>>()?;
+/// // Two stages, each on two devices, of which the second takes half as much as the first.
+/// let mesh = Mesh::new([("stage", 2), ("shard", 2)], &contexts)?.weighted("shard", &[2.0, 1.0])?;
+/// let build = |line: &Line| {
+///     let model = model(line);
+///     let cut = partition::at_names(&model.names(), &["b"])?;
+///     Stages::cut(&model, &cut, line.contexts(), Contract::new([3], DType::F32))
+/// };
+/// let sgd = |params| Sgd::new(params, SgdConfig { lr: 0.1, ..Default::default() });
+/// let loss = Loss::mean(|y, t| y.try_cross_entropy(t));
+/// let mut trainer = MeshTrainer::new(&mesh, build, loss, sgd, MeshOptions::default())?;
+/// let x = HostTensor::new([4, 3], &[0.1f32, 0.9, 0.3, 0.5, 0.2, 0.8, 0.7, 0.4, 0.6, 0.0, 1.0, 0.5])?;
+/// let batch = Batch::new(&x).targets(&HostTensor::new([4], &[0i32, 1, 0, 1])?);
+/// let schedule = schedule::one_f_one_b(2, 2)?;
+/// let first = trainer.step(&schedule, &batch)?;
+/// assert!(trainer.step(&schedule, &batch)?.loss < first.loss);
+/// // By name, and whole: 7 hidden units, of which one device has 5.
+/// let (name, weight) = &trainer.weights()?[0];
+/// assert_eq!((name.as_str(), weight.shape().dims()), ("a.fc1.weight", &[3, 7][..]));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ShardedMlp {
     /// Called `NAME.fc1`.

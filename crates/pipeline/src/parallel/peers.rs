@@ -54,7 +54,8 @@ impl Calls {
 pub(super) struct Ends {
     pub(super) replicas: Option<Arc<dyn Collective>>,
     pub(super) shards: Option<Arc<dyn Collective>>,
-    /// Whether the devices of each group are of several kinds, whose updates may round differently.
+    /// Whether the replicas of the stage, and whether the shards of any stage, are of several kinds, whose numbers may
+    /// round differently.
     pub(super) mixed_replicas: bool,
     pub(super) mixed_shards: bool,
 }
@@ -80,6 +81,11 @@ impl Peers {
         let shard =
             if self.shard.size() > 1 { format!("shard {}, ", self.shard.rank()) } else { String::new() };
         replica + &shard
+    }
+
+    /// All its collectives.
+    pub(crate) fn collectives(&self) -> Vec<Arc<dyn Collective>> {
+        self.ends.iter().flat_map(|e| [e.replicas.clone(), e.shards.clone()]).flatten().collect()
     }
 
     /// The collective of the devices that share the stage's layers.

@@ -9,6 +9,9 @@ use wgrad_graph::{Error, ErrorKind, HostTensor, Out, Result, Shape};
 use super::Calls;
 use crate::run::{guarded, panicked};
 
+/// Buckets that may be computed before an earlier one is read.
+const AHEAD: usize = 2;
+
 /// Some gradients side by side: the parameters' numbers and shapes, and the values.
 struct Bucket {
     members: Vec<(usize, Out)>,
@@ -78,13 +81,17 @@ impl Reducer {
         let count = flat.len();
         let all: Vec<Tensor> = flat.iter().map(|b| b.values).collect();
         for (i, bucket) in flat.into_iter().enumerate() {
+            // Reading takes its turn: a device that computes while it takes a submission has no other time for it.
+            if i >= AHEAD && self.read.recv().is_err() {
+                return self.join().map(|_| ());
+            }
             pass.compute_for(&[bucket.values], &all[i + 1..])?;
             if self.buckets.as_ref().is_none_or(|b| b.send(bucket).is_err()) {
                 return self.join().map(|_| ());
             }
         }
         self.buckets = None;
-        for _ in 0..count {
+        for _ in 0..count.min(AHEAD) {
             if self.read.recv().is_err() {
                 return self.join().map(|_| ());
             }

@@ -11,7 +11,7 @@ use wgrad_nn::{Mode, Optimizer, ParamSet, load_tensors, save_tensors};
 
 use super::peers::Ends;
 use super::{Collective, Line, Mesh, Peers, Shard, Team};
-use crate::run::{self, Control, losses, placed};
+use crate::run::{self, Control, ForwardLine, Stage, forward_lines, joined, losses, placed};
 use crate::schedule::split_batch;
 use crate::{Batch, Loss, Report, Schedule, Stages, TrainOptions, Trainer};
 
@@ -194,6 +194,18 @@ impl MeshTrainer {
         for line in &mut self.lines {
             line.trainer.prepare(schedule, batch)?;
         }
+        let stages = self.lines.iter().flat_map(|l| l.trainer.stages.stages.iter().enumerate());
+        let carries = |(_, stage): &(usize, &Stage)| !stage.block.state().is_empty();
+        let learns = self.lines[0].trainer.stages.mode == Mode::Train;
+        if let Some((s, stage)) = stages.clone().find(carries).filter(|_| learns && self.mesh.replicas() > 1)
+        {
+            bail!(
+                Argument,
+                "MeshTrainer::step",
+                "{} carries state over steps (running statistics), which replicas do not share",
+                stage.label(s)
+            );
+        }
         let each = schedule.micro_batches();
         let parts = batch.parts(&self.ranges(batch, each)?)?;
         let first = &self.lines[0].trainer;
@@ -208,24 +220,17 @@ impl MeshTrainer {
             lanes.push(line.trainer.lanes()?);
             threads += line.trainer.lowered()?.0.lists().len();
         }
-        let closing = ends.iter().flatten().flat_map(|e| [e.replicas.clone(), e.shards.clone()]).flatten();
-        let control =
-            Control::new(threads, self.options.train.deadline, lanes.concat()).closing(closing.collect());
+        let peers: Vec<Peers> = (0..self.lines.len()).map(|i| self.peers(i, &ends)).collect();
+        let closing = peers.iter().flat_map(Peers::collectives).collect();
+        let control = Control::new(threads, self.options.train.deadline, lanes.concat()).closing(closing);
         let squares = vec![Vec::new(); self.lines.len() * self.mesh.stages()];
         let shared = (Arc::new(control), Arc::new(Mutex::new(squares)));
         let mut jobs = Vec::new();
-        for ((i, line), lanes) in self.lines.iter().enumerate().zip(lanes) {
+        for ((line, peers), lanes) in self.lines.iter().zip(peers).zip(lanes) {
             let own = line.replica * each..(line.replica + 1) * each;
             let counts = (counts[own.clone()].to_vec(), all);
             let mut job = line.trainer.job(parts[own].to_vec(), counts, shared.clone(), lanes)?;
-            job.peers = Some(Peers {
-                line: i,
-                replica: line.replica,
-                shard: line.shard.clone(),
-                replicas: self.mesh.replicas(),
-                ends: ends[i].clone(),
-                bucket: self.options.bucket,
-            });
+            job.peers = Some(peers);
             jobs.push(job);
         }
         let logs = run::run(&jobs);
@@ -236,10 +241,8 @@ impl MeshTrainer {
         self.lines.iter_mut().for_each(|line| line.trainer.ended(applied));
         self.ends = Some(ends);
         let mut loss = 0.0;
-        for (line, logs) in self.lines.iter().zip(&mut logs).filter(|(l, _)| l.shard.rank() == 0) {
-            for share in losses(logs) {
-                loss += share.get().map_err(|e| placed(&format!("replica {}", line.replica), e))?;
-            }
+        for (_, logs) in self.lines.iter().zip(&mut logs).filter(|(l, _)| l.shard.rank() == 0) {
+            losses(logs).into_iter().for_each(|share| loss += share);
         }
         let norm = logs.iter().flatten().find_map(|l| l.norm);
         let reports = self
@@ -248,6 +251,42 @@ impl MeshTrainer {
             .zip(&logs)
             .map(|(line, logs)| Ok(Report::new(&line.trainer.stages, line.trainer.lowered()?.0, logs)));
         Ok(MeshReport { loss, norm, applied, lines: reports.collect::<Result<_>>()? })
+    }
+
+    /// The output of the last stage for a batch, with micro-batches as in [`MeshTrainer::step`], and what each line did.
+    ///
+    /// # Errors
+    /// As [`Stages::forward`], with replica and shard.
+    pub fn forward(&self, batch: &Batch, micro_batches: usize) -> Result<(HostTensor, Vec<Report>)> {
+        self.lines[0].trainer.stages.check_batch(batch)?;
+        let parts = batch.parts(&self.ranges(batch, micro_batches)?)?;
+        let ends = self.make_ends();
+        let mut lines = Vec::new();
+        for (i, line) in self.lines.iter().enumerate() {
+            let own = line.replica * micro_batches..(line.replica + 1) * micro_batches;
+            let peers = Some(self.peers(i, &ends));
+            lines.push(ForwardLine { stages: line.trainer.stages(), parts: parts[own].to_vec(), peers });
+        }
+        let (mut outputs, mut reports) = (Vec::new(), Vec::new());
+        for (line, (own, report)) in self.lines.iter().zip(forward_lines(lines, micro_batches)?) {
+            if line.shard.rank() == 0 {
+                outputs.extend(own);
+            }
+            reports.push(report);
+        }
+        Ok((joined(&outputs)?, reports))
+    }
+
+    /// What a line has with the others.
+    fn peers(&self, line: usize, ends: &[Vec<Ends>]) -> Peers {
+        Peers {
+            line,
+            replica: self.lines[line].replica,
+            shard: self.lines[line].shard.clone(),
+            replicas: self.mesh.replicas(),
+            ends: ends[line].clone(),
+            bucket: self.options.bucket,
+        }
     }
 
     /// The rows of all micro-batches, replica by replica.
@@ -276,21 +315,25 @@ impl MeshTrainer {
                 None => Team::of(size).into_iter().map(|t| Arc::new(t) as Arc<dyn Collective>).collect(),
             }
         };
+        let name = |line: usize, s: usize| &self.lines[line].trainer.stages.context(s).caps().name;
+        let mixed = |lines: &[usize], s: usize| lines.iter().any(|l| name(*l, s) != name(lines[0], s));
+        let group = |replica: usize| (0..shards).map(|t| replica * shards + t).collect::<Vec<_>>();
+        // What one shard rounds differently goes on to the other stages and replicas.
+        let mixed_shards = (0..replicas).any(|r| (0..stages).any(|s| mixed(&group(r), s)));
+        let column = |shard: usize| (0..replicas).map(|r| r * shards + shard).collect::<Vec<_>>();
         for s in 0..stages {
-            let name = |line: usize| &self.lines[line].trainer.stages.context(s).caps().name;
-            let mixed = |lines: &[usize]| lines.iter().any(|l| name(*l) != name(lines[0]));
+            // What shards have whole comes from all of these groups.
+            let mixed_replicas = (0..shards).any(|t| mixed(&column(t), s));
             for replica in (0..replicas).filter(|_| shards > 1) {
-                let group: Vec<usize> = (0..shards).map(|t| replica * shards + t).collect();
-                for (line, end) in group.iter().zip(make("shard", shards)) {
-                    let ends = &mut ends[*line][s];
-                    (ends.shards, ends.mixed_shards) = (Some(end), mixed(&group));
+                for (line, end) in group(replica).into_iter().zip(make("shard", shards)) {
+                    let ends = &mut ends[line][s];
+                    (ends.shards, ends.mixed_shards) = (Some(end), mixed_shards);
                 }
             }
             for shard in (0..shards).filter(|_| replicas > 1) {
-                let group: Vec<usize> = (0..replicas).map(|r| r * shards + shard).collect();
-                for (line, end) in group.iter().zip(make("replica", replicas)) {
-                    let ends = &mut ends[*line][s];
-                    (ends.replicas, ends.mixed_replicas) = (Some(end), mixed(&group));
+                for (line, end) in column(shard).into_iter().zip(make("replica", replicas)) {
+                    let ends = &mut ends[line][s];
+                    (ends.replicas, ends.mixed_replicas) = (Some(end), mixed_replicas);
                 }
             }
         }

@@ -183,7 +183,7 @@ fn rows_of(x: &HostTensor, range: &Range<usize>) -> Result<HostTensor> {
 }
 
 /// The micro-batches' results one after the other.
-pub(super) fn joined(parts: &[HostTensor]) -> Result<HostTensor> {
+pub(crate) fn joined(parts: &[HostTensor]) -> Result<HostTensor> {
     let first = &parts[0];
     let rest = Shape::new(first.shape().dims().get(1..).unwrap_or_default());
     let (mut rows, mut bytes) = (0, Vec::new());

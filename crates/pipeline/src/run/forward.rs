@@ -6,7 +6,7 @@ use std::time::Duration;
 use wgrad_autograd::Reading;
 use wgrad_graph::{HostTensor, Result};
 
-use super::batch::joined;
+use super::batch::{Part, joined};
 use super::control::Control;
 use super::error::placed;
 use super::lane::Lane;
@@ -14,6 +14,7 @@ use super::threads;
 use super::tie::Exchange;
 use super::worker::Job;
 use super::{Batch, Report, Stages};
+use crate::parallel::Peers;
 use crate::schedule::forward_only;
 
 /// How long a wait may last while no stage finishes an action.
@@ -38,34 +39,66 @@ impl Stages {
     /// As [`Stages::forward`].
     pub fn forward_batch(&self, batch: &Batch, micro_batches: usize) -> Result<(HostTensor, Report)> {
         self.check_batch(batch)?;
-        let ranges = batch.ranges(micro_batches)?;
-        let (schedule, wiring) = self.lower(&forward_only(self.len(), micro_batches)?, None)?;
-        let lanes = Lane::all(&schedule, &wiring, None);
-        let job = Job {
-            stages: self,
-            schedule: &schedule,
+        let parts = batch.parts(&batch.ranges(micro_batches)?)?;
+        let line = ForwardLine { stages: self, parts, peers: None };
+        let (outputs, report) = forward_lines(vec![line], micro_batches)?.remove(0);
+        Ok((joined(&outputs)?, report))
+    }
+}
+
+/// What a line does in a forward pass.
+pub(crate) struct ForwardLine<'a> {
+    pub(crate) stages: &'a Stages,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) peers: Option<Peers>,
+}
+
+/// The last stages' outputs for the parts of each line, all lines at the same time.
+pub(crate) fn forward_lines(
+    lines: Vec<ForwardLine<'_>>,
+    micro_batches: usize,
+) -> Result<Vec<(Vec<HostTensor>, Report)>> {
+    let lower = |line: &ForwardLine<'_>| {
+        let stages = line.stages;
+        stages.lower(&forward_only(stages.len(), micro_batches)?, None)
+    };
+    let lowered = lines.iter().map(lower).collect::<Result<Vec<_>>>()?;
+    let lanes: Vec<_> = lowered.iter().map(|(s, wiring)| Lane::all(s, wiring, None)).collect();
+    let count = lowered.iter().map(|(s, _)| s.lists().len()).sum();
+    let teams = lines.iter().filter_map(|l| l.peers.as_ref()).flat_map(Peers::collectives).collect();
+    let control = Arc::new(Control::new(count, PATIENCE, lanes.concat()).closing(teams));
+    let mut jobs = Vec::new();
+    for ((line, (schedule, _)), lanes) in lines.into_iter().zip(&lowered).zip(lanes) {
+        let ForwardLine { stages, parts, peers } = line;
+        jobs.push(Job {
+            stages,
+            schedule,
             step: 0,
             number: 0,
             scale: None,
-            parts: batch.parts(&ranges)?,
+            parts,
             counts: (Vec::new(), 0.0),
             teaching: None,
-            control: Arc::new(Control::new(self.len(), PATIENCE, lanes.clone())),
-            peers: None,
+            control: Arc::clone(&control),
+            peers,
             lanes,
             exchange: Exchange::default(),
             squares: Arc::default(),
             timed: false,
-        };
-        let mut logs = threads::run(std::slice::from_ref(&job))?.remove(0);
+        });
+    }
+    let mut done = Vec::new();
+    for (job, mut logs) in jobs.iter().zip(threads::run(&jobs)?) {
         let mut outputs: Vec<_> = logs.iter_mut().flat_map(|l| std::mem::take(&mut l.outputs)).collect();
         outputs.sort_by_key(|(m, _)| *m);
-        let last = self.len() - 1;
+        let last = job.stages.len() - 1;
         let fetch = |(m, y): (usize, Reading)| {
-            let place = || format!("{}, micro-batch {m}, output", self.stages[last].label(last));
+            let line = job.peers.as_ref().map(Peers::place).unwrap_or_default();
+            let place = || format!("{line}{}, micro-batch {m}, output", job.stages.stages[last].label(last));
             y.wait(PATIENCE).map_err(|e| placed(&place(), e))
         };
-        let outputs: Vec<HostTensor> = outputs.into_iter().map(fetch).collect::<Result<_>>()?;
-        Ok((joined(&outputs)?, Report::new(self, &schedule, &logs)))
+        let outputs = outputs.into_iter().map(fetch).collect::<Result<Vec<_>>>()?;
+        done.push((outputs, Report::new(job.stages, job.schedule, &logs)));
     }
+    Ok(done)
 }

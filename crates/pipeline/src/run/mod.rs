@@ -26,8 +26,11 @@ mod transport;
 mod update;
 mod worker;
 
+pub(crate) use batch::joined;
 pub(crate) use control::Control;
 pub(crate) use error::{guarded, panicked, placed};
+pub(crate) use forward::{ForwardLine, forward_lines};
+pub(crate) use stages::Stage;
 pub(crate) use threads::run;
 pub(crate) use train::losses;
 

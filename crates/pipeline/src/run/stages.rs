@@ -131,7 +131,7 @@ pub(crate) struct Stage {
     pub(super) gives: Contract,
     /// Whether the forward pass is run again before the backward pass.
     pub(super) recompute: bool,
-    pub(super) block: Box<dyn Block>,
+    pub(crate) block: Box<dyn Block>,
     pub(crate) params: ParamSet,
 }
 
@@ -166,7 +166,7 @@ pub struct Stages {
     pub(crate) stages: Vec<Stage>,
     edges: Vec<Edge>,
     pub(super) ties: Vec<Tie>,
-    pub(super) mode: Mode,
+    pub(crate) mode: Mode,
     /// The dtype in which f32 goes to other devices, if not as it is.
     pub(super) handover: Option<DType>,
 }

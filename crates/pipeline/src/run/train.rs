@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use wgrad_autograd::Deferred;
 use wgrad_graph::{HostTensor, Result, bail};
 use wgrad_nn::{Optimizer, ParamSet};
 
@@ -284,9 +283,7 @@ impl Trainer {
         let applied = logs.iter().all(|l| l.applied);
         self.ended(applied);
         let mut loss = 0.0;
-        for share in losses(&mut logs) {
-            loss += share.get()?;
-        }
+        losses(&mut logs).into_iter().for_each(|share| loss += share);
         let norm = logs.iter().find_map(|l| l.norm);
         let (lowered, _) = self.lowered()?;
         Ok(StepReport { loss, norm, applied, scale, report: Report::new(&self.stages, lowered, &logs) })
@@ -415,7 +412,7 @@ impl Stages {
     }
 
     /// Whether the batch has the inputs that the stages take.
-    pub(super) fn check_batch(&self, batch: &Batch) -> Result<()> {
+    pub(crate) fn check_batch(&self, batch: &Batch) -> Result<()> {
         let takes = self.stages.iter().flat_map(|s| &s.takes);
         let most = takes.filter_map(|(source, _)| match source {
             super::Source::Batch(i) => Some(i + 1),
@@ -435,7 +432,7 @@ impl Stages {
 }
 
 /// The shares of the loss, by micro-batch.
-pub(crate) fn losses(logs: &mut [Log]) -> Vec<Deferred<f64>> {
+pub(crate) fn losses(logs: &mut [Log]) -> Vec<f64> {
     let mut losses: Vec<_> = logs.iter_mut().flat_map(|l| std::mem::take(&mut l.losses)).collect();
     losses.sort_by_key(|(m, _)| *m);
     losses.into_iter().map(|(_, share)| share).collect()

@@ -8,7 +8,7 @@ use wgrad_graph::{DType, HostTensor, Result, bail};
 
 use super::error::{guarded, placed};
 use super::worker::Worker;
-use crate::schedule::Action;
+use crate::schedule::{Action, Kind};
 
 impl Worker<'_> {
     /// Shows the gradients of tied parameters to the other stages that have them.
@@ -40,6 +40,13 @@ impl Worker<'_> {
             let begun = guarded(|| self.gradients(action.stage));
             let (pass, grads) = begun.map_err(|e| placed(&self.place(action), e))?;
             open.push((action, pass, grads));
+        }
+        // Before anybody takes new weights: a loss that cannot be read is a step that failed.
+        for (m, share) in std::mem::take(&mut self.log.coming) {
+            let stage = self.job.stages.len() - 1;
+            let read =
+                share.get().map_err(|e| placed(&self.place(Action::new(Kind::Backward, stage, m)), e))?;
+            self.log.losses.push((m, read));
         }
         control.meet()?;
         let there = Instant::now();

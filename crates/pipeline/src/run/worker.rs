@@ -56,7 +56,9 @@ pub(crate) struct Log {
     pub(super) handovers: Vec<Handover>,
     /// The last stage's outputs, in a pass that does not learn.
     pub(super) outputs: Vec<(usize, Reading)>,
-    pub(crate) losses: Vec<(usize, Deferred<f64>)>,
+    /// The shares of the loss, by micro-batch: on their way, and read.
+    pub(super) coming: Vec<(usize, Deferred<f64>)>,
+    pub(crate) losses: Vec<(usize, f64)>,
     /// The most micro-batches whose pass was open, or was to be run again, at once.
     pub(super) stash: usize,
     /// Handovers between stages of this thread.
@@ -455,7 +457,7 @@ impl<'a> Worker<'a> {
         let context = &self.job.stages.stages[s].context;
         open.pass.within(|| sums.merge(context, &open.statistics))?;
         if let Some(loss) = open.loss {
-            self.log.losses.push((m, loss.deferred()));
+            self.log.coming.push((m, loss.deferred()));
         }
         open.pass.end()
     }

@@ -8,6 +8,7 @@ mod optimal;
 mod properties;
 mod ranking;
 mod tables;
+mod teams;
 mod timelines;
 
 use crate::{Costs, Link, Links, Schedule};
