@@ -30,8 +30,12 @@ pub(crate) struct Lease {
     pub(crate) bytes: u64,
 }
 
+/// Leases after which the most bytes leased at once are counted anew.
+const WINDOW: u32 = 10_000;
+
 /// Pages by number, and their leases. Freed ranges join their neighbours; the tightest free range is
-/// taken first; of empty pages one is kept.
+/// taken first. Empty pages are kept as far as was in use lately: a driver takes milliseconds to make a large
+/// one, and a step needs what the step before gave back.
 #[derive(Debug)]
 pub(crate) struct Heap<B> {
     align: u64,
@@ -43,6 +47,9 @@ pub(crate) struct Heap<B> {
     by_size: BTreeSet<(u64, u64, u64)>,
     reserved: u64,
     live: u64,
+    /// The most bytes leased at once in this window and in the one before, and leases in this one.
+    high: [u64; 2],
+    taken: u32,
 }
 
 impl<B: Clone> Heap<B> {
@@ -57,6 +64,8 @@ impl<B: Clone> Heap<B> {
             by_size: BTreeSet::new(),
             reserved: 0,
             live: 0,
+            high: [0; 2],
+            taken: 0,
         }
     }
 
@@ -76,6 +85,11 @@ impl<B: Clone> Heap<B> {
             self.by_size.insert((length - bytes, page, offset + bytes));
         }
         self.live += bytes;
+        self.taken += 1;
+        if self.taken == WINDOW {
+            (self.high, self.taken) = ([0, self.high[0]], 0);
+        }
+        self.high[0] = self.high[0].max(self.live);
         Some(BufferId(self.leases.insert(Lease { page, offset, bytes }).data().as_ffi()))
     }
 
@@ -117,11 +131,22 @@ impl<B: Clone> Heap<B> {
         }
         free.insert(offset, bytes);
         self.by_size.insert((bytes, page, offset));
-        let mut empty: Vec<u64> = self.empty().collect();
-        // The largest stays.
-        empty.sort_by_key(|number| self.pages[number].bytes);
-        empty.pop();
-        Some(empty.into_iter().inspect(|number| self.drop_page(*number)).collect())
+        let mut dropped = Vec::new();
+        let high = self.high[0].max(self.high[1]);
+        // Beside what was leased at once there is room for the gaps between leases.
+        while self.reserved > high + high / 4 + self.first
+            && let Some(number) = self.surplus(high)
+        {
+            self.drop_page(number);
+            dropped.push(number);
+        }
+        Some(dropped)
+    }
+
+    /// The largest empty page without which `high` bytes are left.
+    fn surplus(&self, high: u64) -> Option<u64> {
+        let spared = |number: &u64| self.reserved - self.pages[number].bytes >= high;
+        self.empty().filter(spared).max_by_key(|number| self.pages[number].bytes)
     }
 
     /// Drops every empty page; their numbers.
@@ -194,16 +219,26 @@ mod tests {
     }
 
     #[test]
-    fn one_empty_page_is_kept() {
+    fn pages_that_were_in_use_lately_are_kept() {
         let mut heap = heap();
-        heap.add(2, 2048, ());
-        heap.add(3, 512, ());
-        let ids = [heap.take(1024), heap.take(2048), heap.take(512)].map(Option::unwrap);
-        assert_eq!(heap.free(ids[0]), Some(vec![]));
-        assert_eq!(heap.free(ids[1]), Some(vec![1]));
-        assert_eq!(heap.free(ids[2]), Some(vec![3]));
-        assert_eq!((heap.pages(), heap.reserved(), heap.live()), (1, 2048, 0));
-        assert_eq!(heap.trim(), vec![2]);
+        heap.add(2, 9216, ());
+        let both = [heap.take(1024), heap.take(9216)].map(Option::unwrap);
+        // A step that takes both again and again finds both.
+        for id in both {
+            assert_eq!(heap.free(id), Some(vec![]));
+        }
+        for _ in 0..WINDOW {
+            let id = heap.take(1024).unwrap();
+            assert_eq!(heap.free(id), Some(vec![]), "the larger one may be wanted again");
+        }
+        for _ in 0..WINDOW {
+            let id = heap.take(1024).unwrap();
+            heap.free(id);
+        }
+        let id = heap.take(1024).unwrap();
+        heap.free(id);
+        assert_eq!((heap.pages(), heap.reserved(), heap.live()), (1, 1024, 0), "it was not");
+        assert_eq!(heap.trim(), vec![1]);
         assert!(heap.take(256).is_none());
     }
 
@@ -248,6 +283,7 @@ mod tests {
         for id in live {
             heap.free(id);
         }
-        assert_eq!((heap.pages(), heap.live()), (1, 0));
+        assert_eq!(heap.live(), 0);
+        assert!(heap.reserved() <= 2 * heap.high[0].max(heap.high[1]), "{heap:?}");
     }
 }
