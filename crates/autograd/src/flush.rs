@@ -3,7 +3,6 @@
 //! A final flush computes only what outlives the pass. A flush in the middle of a pass also keeps every
 //! value that it stored, so that nothing expensive is computed twice, and donates nothing.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +13,7 @@ use wgrad_graph::{
 
 use crate::cut::{Cut, cut, needed};
 use crate::flight::fresh_bytes;
+use crate::hash::FastMap;
 use crate::pass::OpenPass;
 use crate::plans::{PlanKey, Ready};
 use crate::record;
@@ -171,7 +171,7 @@ impl State {
 
     fn flush_pool(&mut self, pool: &mut Pool, goals: &[ValueKey]) -> Result<()> {
         let result = self.sources_first(pool, goals).and_then(|()| {
-            let cut = cut(pool, goals)?;
+            let mut cut = cut(pool, goals)?;
             let mut roots: Vec<Root> = Vec::new();
             for key in goals {
                 let v = pool.values[*key];
@@ -186,8 +186,8 @@ impl State {
                 return Ok(());
             }
             let vals: Vec<Val> = roots.iter().map(|r| r.val).collect();
-            let made = self.submit(pool, &cut, roots, None)?;
-            let back: HashMap<Val, (u32, u32)> = cut.vals.iter().map(|(k, v)| (*v, *k)).collect();
+            let made = self.submit(pool, &mut cut, roots, None)?;
+            let back: FastMap<Val, (u32, u32)> = cut.vals.iter().map(|(k, v)| (*v, *k)).collect();
             for (val, lease) in vals.into_iter().zip(made.roots).chain(made.kept) {
                 let (node, out) = back[&val];
                 pool.nodes[node as usize].outs[out as usize].standing =
@@ -240,12 +240,12 @@ impl State {
         Ok(())
     }
 
-    /// Plans and submits a cut. `places`, given in a final flush, tells for each root the buffer of the
-    /// owned version whose place the result may take.
+    /// Plans and submits a cut, whose graph it takes. `places`, given in a final flush, tells for each root
+    /// the buffer of the owned version whose place the result may take.
     fn submit(
         &mut self,
         pool: &mut Pool,
-        cut: &Cut,
+        cut: &mut Cut,
         mut roots: Vec<Root>,
         places: Option<&[Option<Arc<Lease>>]>,
     ) -> Result<Made> {
@@ -270,7 +270,7 @@ impl State {
         }
         let count = roots.len();
         let options = Options { fuse: self.config.fuse, keep: places.is_none() };
-        let key = PlanKey { graph: cut.graph.clone(), roots, leaves: kinds, options };
+        let key = PlanKey { graph: std::mem::take(&mut cut.graph), roots, leaves: kinds, options };
         let room = self.room();
         let looking = self.profiling.stage(Stage::Plan);
         let ready = self.plans.ready(&self.backend, key, &room, &cut.phases, &self.profiling);
@@ -399,7 +399,7 @@ impl State {
             .collect();
         let keys: Vec<ValueKey> = goals.iter().map(|(key, _)| *key).collect();
         self.sources_first(pool, &keys)?;
-        let cut = {
+        let mut cut = {
             let _plan = self.profiling.stage(Stage::Plan);
             cut(pool, &keys)?
         };
@@ -426,7 +426,7 @@ impl State {
         }
         let made = match roots.is_empty() {
             true => None,
-            false => Some(self.submit(pool, &cut, roots, Some(&places))?),
+            false => Some(self.submit(pool, &mut cut, roots, Some(&places))?),
         };
         drop(places);
         let lease = |(home, before): (&GoalHome, Option<(Arc<Lease>, Ticket)>)| match (home, &made) {

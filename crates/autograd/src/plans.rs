@@ -2,7 +2,7 @@
 //! hash only finds.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use wgrad_graph::{
@@ -13,6 +13,7 @@ use wgrad_graph::{
 use wgrad_profile::PhaseMix;
 
 use crate::flight::Room;
+use crate::hash::Fast;
 use crate::profiling::{Profiling, step_phases};
 
 /// Plans kept at most; the one that was not used for longest goes first.
@@ -69,7 +70,7 @@ impl Plans {
         phases: &[Phase],
         profiling: &Profiling,
     ) -> Result<&Cached> {
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = Fast::default();
         key.hash(&mut hasher);
         let hash = hasher.finish();
         self.clock += 1;
