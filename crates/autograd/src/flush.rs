@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustc_hash::FxHashMap;
 use wgrad_graph::{
     Args, BufferId, Error, ErrorKind, Home, HostTensor, LeafArg, LeafKind, Op, Options, Out, Result, Root,
     Stage, Ticket, Val, bail,
@@ -13,7 +14,6 @@ use wgrad_graph::{
 
 use crate::cut::{Cut, cut, needed};
 use crate::flight::fresh_bytes;
-use crate::hash::FastMap;
 use crate::pass::OpenPass;
 use crate::plans::{PlanKey, Ready};
 use crate::record;
@@ -187,7 +187,7 @@ impl State {
             }
             let vals: Vec<Val> = roots.iter().map(|r| r.val).collect();
             let made = self.submit(pool, &mut cut, roots, None)?;
-            let back: FastMap<Val, (u32, u32)> = cut.vals.iter().map(|(k, v)| (*v, *k)).collect();
+            let back: FxHashMap<Val, (u32, u32)> = cut.vals.iter().map(|(k, v)| (*v, *k)).collect();
             for (val, lease) in vals.into_iter().zip(made.roots).chain(made.kept) {
                 let (node, out) = back[&val];
                 pool.nodes[node as usize].outs[out as usize].standing =

@@ -16,7 +16,6 @@ mod flight;
 mod flush;
 mod gradcheck;
 mod grads;
-mod hash;
 mod line;
 mod line_rules;
 mod matrix_rules;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use rustc_hash::FxHasher;
 use wgrad_graph::{
     Backend, Graph, LeafKind, Node, NodeId, Op, Options, Phase, Plan, Prepared, Result, Root, Stage,
     plan_watched,
@@ -13,7 +14,6 @@ use wgrad_graph::{
 use wgrad_profile::PhaseMix;
 
 use crate::flight::Room;
-use crate::hash::Fast;
 use crate::profiling::{Profiling, step_phases};
 
 /// Plans kept at most; the one that was not used for longest goes first.
@@ -70,7 +70,7 @@ impl Plans {
         phases: &[Phase],
         profiling: &Profiling,
     ) -> Result<&Cached> {
-        let mut hasher = Fast::default();
+        let mut hasher = FxHasher::default();
         key.hash(&mut hasher);
         let hash = hasher.finish();
         self.clock += 1;
