@@ -95,6 +95,7 @@ fn apart() -> Vec<Case> {
         one("alpha_dropout", |x| x.alpha_dropout("s", 0.25)),
         one("gumbel_softmax", |x| x.gumbel_softmax("s", 1, 0.7, false)),
         one("categorical", |x| x.categorical("s", 0.8)),
+        one("multinomial", |x| x.multinomial("s", 2, false)),
         one("unary", |x| x.unary(Unary::Neg)),
         one("binary", |x| x.binary(Binary::Add, x)),
     ]

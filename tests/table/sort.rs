@@ -66,6 +66,11 @@ pub(crate) fn cases() -> Vec<Case> {
     }
     let x = || [float([4, 7], -2.0, 2.0)];
     all.push(case("topk", x(), |_, x| x[0].topk(3, 1, true).0));
+    all.push(case("keep_top_k exp", x(), |_, x| x[0].keep_top_k(3).exp()));
+    all.push(case("keep_top_k one", x(), |_, x| x[0].keep_top_k(1).softmax(-1)));
+    all.push(case("keep_top_p exp", x(), |_, x| x[0].keep_top_p(0.7).exp()));
+    all.push(case("keep_top_p little", x(), |_, x| x[0].keep_top_p(1e-3).softmax(-1)));
+    all.push(case("keep_top_p whole", x(), |_, x| x[0].keep_top_p(1.0)));
     all.push(case("topk smallest", x(), |_, x| x[0].topk(2, 0, false).0));
     all.push(case("topk none", x(), |_, x| x[0].topk(0, 1, true).0));
     all.push(case("topk scalar", [float([], -2.0, 2.0)], |_, x| x[0].topk(1, 0, true).0));

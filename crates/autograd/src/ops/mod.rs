@@ -74,6 +74,7 @@ mod operand;
 mod pad;
 mod random;
 mod reduce;
+mod sampling;
 mod scan;
 mod scatter;
 mod slice;
