@@ -1,10 +1,9 @@
 //! Cutting: from a pool to the graph of what is asked for. Computed values are leaves.
 
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use wgrad_graph::{Graph, Node, NodeId, Op, Phase, Result, Val};
 
-use crate::state::{Pool, Standing, ValueKey};
+use crate::state::{FastMap, Pool, Standing, ValueKey};
 
 /// A graph cut out of a pool, and where its leaves come from.
 #[derive(Default)]
@@ -17,7 +16,7 @@ pub(crate) struct Cut {
     /// For each node of the graph: the phase in which it was recorded.
     pub(crate) phases: Vec<Phase>,
     /// The graph's value for each of the pool's (node, output).
-    pub(crate) vals: FxHashMap<(u32, u32), Val>,
+    pub(crate) vals: FastMap<(u32, u32), Val>,
 }
 
 /// The pool's nodes that `goals` need and that are not computed, ascending.
@@ -41,7 +40,7 @@ pub(crate) fn needed(pool: &Pool, goals: &[ValueKey]) -> Result<Vec<u32>> {
 /// Cuts the graph that computes `goals` out of a pool. Computed values are leaves.
 pub(crate) fn cut(pool: &Pool, goals: &[ValueKey]) -> Result<Cut> {
     let mut cut = Cut::default();
-    let mut ids: FxHashMap<u32, NodeId> = FxHashMap::default();
+    let mut ids: FastMap<u32, NodeId> = FastMap::default();
     for index in needed(pool, goals)? {
         let node = &pool.nodes[index as usize];
         if node.op == Op::Input {

@@ -1,11 +1,10 @@
 //! What is worth keeping of a pass that is computed in parts: results that later parts need and that are
 //! dear to compute again.
 
-use rustc_hash::FxHashSet;
 use wgrad_graph::{Op, Result};
 
 use crate::cut::needed;
-use crate::state::{Pool, ValueKey};
+use crate::state::{FastSet, Pool, ValueKey};
 
 /// Whether an operation costs no more than reading its operands: fusion repeats it in every consumer.
 fn is_cheap(op: &Op) -> bool {
@@ -37,8 +36,8 @@ pub(crate) fn kept_for(pool: &Pool, now: &[ValueKey], later: &[ValueKey]) -> Res
     for index in needed(pool, later)?.into_iter().filter(|n| !in_now[*n as usize]) {
         todo.extend(pool.nodes[index as usize].inputs.iter().map(at));
     }
-    let roots: FxHashSet<(u32, u32)> = now.iter().map(at).collect();
-    let mut seen = FxHashSet::default();
+    let roots: FastSet<(u32, u32)> = now.iter().map(at).collect();
+    let mut seen = FastSet::default();
     let mut kept = Vec::new();
     while let Some((index, out)) = todo.pop() {
         let node = &pool.nodes[index as usize];

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustc_hash::FxHashMap;
 use wgrad_graph::{
     Args, BufferId, Error, ErrorKind, Home, HostTensor, LeafArg, LeafKind, Op, Options, Out, Result, Root,
     Stage, Ticket, Val, bail,
@@ -17,7 +16,7 @@ use crate::flight::fresh_bytes;
 use crate::pass::OpenPass;
 use crate::plans::{PlanKey, Ready};
 use crate::record;
-use crate::state::{At, Lease, Pool, Source, Standing, State, Update, ValueKey};
+use crate::state::{At, FastMap, Lease, Pool, Source, Standing, State, Update, ValueKey};
 use crate::tensor::{PERSISTENT, Tensor};
 
 /// What one submission made.
@@ -187,7 +186,7 @@ impl State {
             }
             let vals: Vec<Val> = roots.iter().map(|r| r.val).collect();
             let made = self.submit(pool, &mut cut, roots, None)?;
-            let back: FxHashMap<Val, (u32, u32)> = cut.vals.iter().map(|(k, v)| (*v, *k)).collect();
+            let back: FastMap<Val, (u32, u32)> = cut.vals.iter().map(|(k, v)| (*v, *k)).collect();
             for (val, lease) in vals.into_iter().zip(made.roots).chain(made.kept) {
                 let (node, out) = back[&val];
                 pool.nodes[node as usize].outs[out as usize].standing =

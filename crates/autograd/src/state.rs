@@ -1,10 +1,12 @@
 //! What a context holds: owned values, the pools of its open passes, plans, and what is in flight.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use rustc_hash::FxHasher;
 use slotmap::SlotMap;
 use smallvec::SmallVec;
 use wgrad_graph::{Backend, BufferId, Error, HostTensor, Op, Out, Phase, Result, Ticket};
@@ -24,6 +26,11 @@ slotmap::new_key_type! {
     /// An owned value in the persistent pool.
     pub(crate) struct OwnedKey;
 }
+
+/// A map whose keys this crate made itself, so that nobody can choose them to collide.
+pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FxHasher>>;
+/// A set of such keys.
+pub(crate) type FastSet<K> = HashSet<K, BuildHasherDefault<FxHasher>>;
 
 /// A line of the user's program.
 pub(crate) type At = &'static Location<'static>;

@@ -3,7 +3,6 @@
 
 use std::panic::Location;
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use wgrad_graph::{Binary, Error, ErrorKind, Op, Out, Result, Shape, bail};
 
@@ -13,7 +12,7 @@ use crate::pass::OpenPass;
 use crate::profiling;
 use crate::record::{self, Recorded};
 use crate::rules::{self, Site};
-use crate::state::{At, OwnedKey, Pool, ValueKey};
+use crate::state::{At, FastMap, FastSet, OwnedKey, Pool, ValueKey};
 use crate::table;
 use crate::tensor::Tensor;
 
@@ -111,7 +110,7 @@ pub(crate) struct Walk {
     /// Nodes on the way, ascending.
     nodes: Vec<u32>,
     /// Values through which or to which a gradient goes.
-    needs: FxHashMap<ValueKey, bool>,
+    needs: FastMap<ValueKey, bool>,
     /// The trainable versions found, in order of first recording.
     pub(crate) params: Vec<(OwnedKey, ValueKey)>,
     replay: Replay,
@@ -127,12 +126,12 @@ impl Walk {
     ) -> Result<Walk> {
         let mut state = table::lock(pass.context)?;
         let outs = record::enter(&mut state, pass, outputs)?;
-        let trainable: FxHashSet<OwnedKey> =
+        let trainable: FastSet<OwnedKey> =
             state.owned.iter().filter(|(_, o)| o.trainable).map(|(k, _)| k).collect();
         let pool = record::current(&mut state, pass)?;
         let mut on_way = vec![false; pool.nodes.len()];
         let mut found: Vec<ValueKey> = Vec::new();
-        let mut seen: FxHashSet<ValueKey> = FxHashSet::default();
+        let mut seen: FastSet<ValueKey> = FastSet::default();
         let mut todo: Vec<ValueKey> = outs.to_vec();
         while let Some(key) = todo.pop() {
             if !seen.insert(key) {
@@ -161,7 +160,7 @@ impl Walk {
             (params, _) => params,
         };
         let nodes: Vec<u32> = (0..on_way.len() as u32).filter(|i| on_way[*i as usize]).collect();
-        let mut needs: FxHashMap<ValueKey, bool> = FxHashMap::default();
+        let mut needs: FastMap<ValueKey, bool> = FastMap::default();
         match wanted {
             Some(wanted) => needs.extend(wanted.iter().map(|k| (*k, true))),
             None => needs.extend(params.iter().map(|(_, k)| (*k, true))),
@@ -189,11 +188,11 @@ impl Walk {
         mut self,
         outputs: &[Tensor],
         cotangents: &[Tensor],
-    ) -> Result<FxHashMap<ValueKey, Tensor>> {
+    ) -> Result<FastMap<ValueKey, Tensor>> {
         if outputs.len() != cotangents.len() {
             bail!(Argument, "vjp", "{} outputs and {} cotangents", outputs.len(), cotangents.len());
         }
-        let mut grads: FxHashMap<ValueKey, Tensor> = FxHashMap::default();
+        let mut grads: FastMap<ValueKey, Tensor> = FastMap::default();
         for (y, dy) in outputs.iter().zip(cotangents) {
             let (out, dout) = (y.try_out()?, dy.try_out()?);
             if out != dout {
@@ -215,7 +214,7 @@ impl Walk {
     }
 
     /// One node's rule.
-    fn step(&mut self, index: u32, grads: &mut FxHashMap<ValueKey, Tensor>) -> Result<()> {
+    fn step(&mut self, index: u32, grads: &mut FastMap<ValueKey, Tensor>) -> Result<()> {
         let pass = self.pass;
         let (op, inputs, outs, at, checkpoint, (custom, rule), len) = {
             let mut state = table::lock(pass.context)?;
@@ -316,7 +315,7 @@ impl Walk {
 }
 
 /// Adds a contribution that `at` gave rise to.
-fn accumulate(grads: &mut FxHashMap<ValueKey, Tensor>, key: ValueKey, dx: Tensor, at: At) -> Result<()> {
+fn accumulate(grads: &mut FastMap<ValueKey, Tensor>, key: ValueKey, dx: Tensor, at: At) -> Result<()> {
     let sum = match grads.get(&key) {
         Some(before) => {
             let sum = Recorded { op: Op::Binary(Binary::Add), x: &[*before, dx], to: None, dtype: None };
@@ -336,7 +335,7 @@ type Twice = (OwnedKey, [Version; 2]);
 /// Orders the trainable versions found, the first of each parameter, and tells of two of one parameter.
 fn one_version_each(pool: &Pool, mut found: Vec<ValueKey>) -> (Vec<(OwnedKey, ValueKey)>, Option<Twice>) {
     found.sort_by_key(|k| (pool.values[*k].node, *k));
-    let mut first: FxHashMap<OwnedKey, Version> = FxHashMap::default();
+    let mut first: FastMap<OwnedKey, Version> = FastMap::default();
     let (mut params, mut twice) = (Vec::new(), None);
     for key in found {
         let value = pool.values[key];
