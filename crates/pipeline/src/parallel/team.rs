@@ -195,6 +195,9 @@ impl Room {
     fn come(&self, rank: usize, call: Call) -> u64 {
         let mut meeting = self.lock();
         let this = meeting.over;
+        if meeting.closed.is_some() {
+            return this;
+        }
         meeting.there[rank] = Some(call);
         if let Some(calls) = meeting.there.iter().copied().collect::<Option<Vec<Call>>>() {
             if let Some(other) = calls.iter().position(|c| !c.fits(&calls[0])) {
