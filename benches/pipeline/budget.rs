@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args, devices: &[Device], table: &mut Table) -> Result<
         for m in [1].into_iter().chain(args.micro_batches.iter().copied()) {
             match whole::run(&devices[0], options.clone(), gpt, args.batch, m, 3) {
                 Err(error) if error.kind() == ErrorKind::OutOfMemory => {
-                    println!("  one context M {m}: {error}")
+                    println!("  one context M {m}: {error}");
                 }
                 Err(error) => return Err(error),
                 Ok(whole) => {

@@ -6,6 +6,7 @@ mod budget;
 mod costs;
 mod dry;
 mod model;
+mod replicas;
 mod staged;
 mod table;
 mod whole;
@@ -54,6 +55,9 @@ struct Args {
     /// Train a model larger than one device's budget: half of what one context needs.
     #[arg(long)]
     budget: bool,
+    /// Give every device the whole model and a share of the rows, with so many micro-batches each, and sum gradients.
+    #[arg(long, conflicts_with_all = ["budget", "dry"])]
+    data_parallel: bool,
     /// Start no more runs after so many seconds; those left out are named.
     #[arg(long, value_name = "SECONDS")]
     within: Option<f64>,
@@ -124,6 +128,14 @@ impl Args {
         if let Some(m) = self.micro_batches.iter().find(|m| **m == 0 || **m > self.batch) {
             bail!(Argument, op, "--micro-batches {m}: a batch has {} rows", self.batch);
         }
+        let replicas = self.devices.len();
+        if self.data_parallel && replicas < 2 {
+            bail!(Argument, op, "--data-parallel: two devices or more, the same one twice if need be");
+        }
+        if self.data_parallel && self.micro_batches.iter().all(|m| *m > self.batch / replicas) {
+            let rows = self.batch / replicas;
+            bail!(Argument, op, "--micro-batches: {rows} rows of the smallest replica allow none of them");
+        }
         self.devices.iter().map(|name| Device::named(name)).collect()
     }
 
@@ -160,6 +172,9 @@ impl Args {
         !self.dry && (self.cut == "auto" || self.schedules.iter().any(|s| s == "auto"))
     }
 }
+
+/// Whether there is no time for another run.
+type Late<'a> = &'a dyn Fn() -> bool;
 
 fn bad_cut(cuts: &str) -> wgrad::Error {
     let text = format!("--cut {cuts}: `auto`, `uniform`, or layer numbers joined by `+`");
@@ -238,6 +253,11 @@ fn run(args: &Args) -> Result<bool> {
     }
     if args.budget {
         budget::run(args, &devices, &mut table)?;
+        table.write(args)?;
+        return Ok(table.right());
+    }
+    if args.data_parallel {
+        replicas::rows(args, &devices, &mut table, &late)?;
         table.write(args)?;
         return Ok(table.right());
     }

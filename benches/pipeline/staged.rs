@@ -44,6 +44,19 @@ pub(crate) struct Counts {
     pub(crate) recomputed: u64,
 }
 
+impl Counts {
+    /// What came about in so many steps, a context each.
+    pub(crate) fn between(before: &[wgrad::Stats], after: &[wgrad::Stats], steps: u64) -> Vec<Counts> {
+        let counts = before.iter().zip(after).map(|(a, b)| Counts {
+            plans_made: b.plans_made - a.plans_made,
+            plans_reused: (b.plans_reused - a.plans_reused) / steps,
+            submissions: (b.submissions - a.submissions) / steps,
+            recomputed: (b.recomputed - a.recomputed) / steps,
+        });
+        counts.collect()
+    }
+}
+
 /// What a run gave.
 pub(crate) struct Staged {
     pub(crate) losses: Vec<f64>,
@@ -141,13 +154,7 @@ pub(crate) fn run(
     }
     let profiles = profiles(&trainer, profile);
     let counted = (steps - 2.min(steps - 1)) as u64;
-    let counts = before.iter().zip(stats(&trainer)).map(|(a, b)| Counts {
-        plans_made: (b.plans_made - a.plans_made),
-        plans_reused: (b.plans_reused - a.plans_reused) / counted,
-        submissions: (b.submissions - a.submissions) / counted,
-        recomputed: (b.recomputed - a.recomputed) / counted,
-    });
-    let counts = counts.collect();
+    let counts = Counts::between(&before, &stats(&trainer), counted);
     let measured: Vec<usize> = backends.iter().map(|b| b.memory().peak_bytes).collect();
     let seconds = median(times.split_off(times.len().min(2)));
 

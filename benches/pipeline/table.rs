@@ -8,6 +8,7 @@ use wgrad::{Result, bail};
 
 use super::Args;
 use super::model::Gpt;
+use super::replicas::{Replicated, Sums};
 use super::staged::{Counts, DeviceMemory, Plan, Staged, rate};
 use super::whole::Whole;
 
@@ -50,6 +51,8 @@ pub(crate) struct Row {
     handover_rates: [f64; 2],
     memory: Vec<DeviceMemory>,
     counts: Vec<Counts>,
+    /// Of a run with replicas, which has neither handovers nor predictions.
+    sums: Option<Sums>,
     #[serde(skip)]
     timelines: Vec<Timeline>,
     #[serde(skip)]
@@ -71,6 +74,15 @@ fn mib(bytes: f64) -> f64 {
     bytes / f64::from(1 << 20)
 }
 
+/// The largest relative difference.
+fn difference(losses: &[f64], want: &[f64]) -> f64 {
+    let off = |(a, b): (&f64, &f64)| {
+        let off = (a - b).abs() / b.abs();
+        if off.is_finite() { off } else { f64::INFINITY }
+    };
+    losses.iter().zip(want).map(off).fold(0.0, f64::max)
+}
+
 impl Row {
     pub(crate) fn new(name: &str, plan: &Plan, staged: &Staged, table: &Table) -> Row {
         let name = match name == plan.schedule.name() {
@@ -79,8 +91,7 @@ impl Row {
         };
         let micro_batches = plan.schedule.micro_batches();
         let want = table.losses(micro_batches);
-        let off = |(a, b): (&f64, &f64)| if a.is_finite() { (a - b).abs() / b.abs() } else { f64::INFINITY };
-        let loss_difference = staged.losses.iter().zip(want).map(off).fold(0.0, f64::max);
+        let loss_difference = difference(&staged.losses, want);
         let tokens_per_s = table.tokens as f64 / staged.seconds;
         let wrong = loss_difference > TOLERANCE;
         let report = &staged.timed;
@@ -103,7 +114,7 @@ impl Row {
             loss_difference,
             ms: 1e3 * staged.seconds,
             tokens_per_s,
-            ratio: table.best().map_or(0.0, |best| tokens_per_s / best),
+            ratio: table.ratio(tokens_per_s),
             timed_ms: 1e3 * report.seconds(),
             predicted_ms: 1e3 * staged.predicted.makespan,
             bubble: report.bubble(),
@@ -113,8 +124,37 @@ impl Row {
             handover_rates: payloads.map(|p| rate(&staged.last, p)),
             memory: staged.memory.clone(),
             counts: staged.counts.clone(),
+            sums: None,
             timelines: vec![staged.predicted.timeline(), report.timeline()],
             profiles: staged.profiles.clone(),
+        }
+    }
+
+    /// Of a run with replicas.
+    pub(crate) fn replicated(run: Replicated, table: &Table) -> Row {
+        let micro_batches = run.schedule.micro_batches();
+        let loss_difference = difference(&run.losses, table.losses(micro_batches));
+        let failed = if loss_difference > TOLERANCE {
+            Some(format!("losses differ by {loss_difference:.1e}"))
+        } else {
+            run.apart.map(|what| format!("other bits than the first replica: {what}"))
+        };
+        let tokens_per_s = table.tokens as f64 / run.seconds;
+        Row {
+            schedule: format!("{} replicas", run.memory.len()),
+            micro_batches,
+            failed,
+            losses: run.losses,
+            loss_difference,
+            ms: 1e3 * run.seconds,
+            tokens_per_s,
+            ratio: table.ratio(tokens_per_s),
+            memory: run.memory,
+            counts: run.counts,
+            sums: Some(run.sums),
+            timelines: run.timelines,
+            profiles: run.profiles,
+            ..Row::default()
         }
     }
 
@@ -122,10 +162,16 @@ impl Row {
         Row { schedule: name.to_owned(), micro_batches, failed: Some(why), ..Row::default() }
     }
 
+    /// What a context holds.
+    fn place(&self) -> &'static str {
+        if self.sums.is_some() { "replica" } else { "stage" }
+    }
+
     fn print(&self, took: Duration) {
         let Row { schedule, micro_batches: m, cuts, failed, .. } = self;
         let verdict = if failed.is_some() { "FAILED" } else { "ok" };
-        println!("  {schedule} M {m} cut {cuts:?}: {verdict}  ({:.1} s in all)", took.as_secs_f64());
+        let cut = if self.sums.is_some() { String::new() } else { format!(" cut {cuts:?}") };
+        println!("  {schedule} M {m}{cut}: {verdict}  ({:.1} s in all)", took.as_secs_f64());
         if let Some(why) = failed {
             println!("    {why}");
         }
@@ -136,15 +182,25 @@ impl Row {
         println!(
             "    {ms:.2} ms a step, {tokens_per_s:.0} tokens/s, {ratio:.3} of one context; losses within {loss_difference:.1e}"
         );
-        let (predicted, measured) = (100.0 * self.predicted_bubble, 100.0 * self.bubble);
-        println!(
-            "    actions waited for: {timed_ms:.2} ms, predicted {predicted_ms:.2}; bubble {measured:.1} %, predicted {predicted:.1} %"
-        );
-        let ([f, b], [rf, rb]) = (self.handovers, self.handover_rates.map(|r| r / 1e9));
-        println!(
-            "    handovers {f} forward {b} back, {:.1} MiB; {rf:.2} and {rb:.2} GB/s",
-            mib(self.handover_bytes as f64)
-        );
+        if let Some(Sums { count, bytes, under_way, beside, waited_ms, rate }) = self.sums {
+            println!(
+                "    gradients: {:.1} MiB a step in {count} sums, {:.2} GB/s; under way {:.1} % of the step, beside computing {:.1} %; waited for {waited_ms:.2} ms",
+                mib(bytes as f64),
+                rate / 1e9,
+                100.0 * under_way,
+                100.0 * beside
+            );
+        } else {
+            let (predicted, measured) = (100.0 * self.predicted_bubble, 100.0 * self.bubble);
+            println!(
+                "    actions waited for: {timed_ms:.2} ms, predicted {predicted_ms:.2}; bubble {measured:.1} %, predicted {predicted:.1} %"
+            );
+            let ([f, b], [rf, rb]) = (self.handovers, self.handover_rates.map(|r| r / 1e9));
+            println!(
+                "    handovers {f} forward {b} back, {:.1} MiB; {rf:.2} and {rb:.2} GB/s",
+                mib(self.handover_bytes as f64)
+            );
+        }
         for (d, memory) in self.memory.iter().enumerate() {
             let DeviceMemory { measured_bytes, planned_bytes, resident_bytes, stash_bytes, in_flight } =
                 *memory;
@@ -158,8 +214,9 @@ impl Row {
             );
         }
         for (s, c) in self.counts.iter().enumerate() {
+            let place = self.place();
             println!(
-                "    stage {s}: {} plans made after the second step; a step: {} reused, {} submissions, {} recomputed",
+                "    {place} {s}: {} plans made after the second step; a step: {} reused, {} submissions, {} recomputed",
                 c.plans_made, c.plans_reused, c.submissions, c.recomputed
             );
         }
@@ -184,9 +241,10 @@ impl Table {
         same.or(self.whole.first()).map_or(&[], |w| &w.losses)
     }
 
-    /// Tokens a second of one context at its best.
-    fn best(&self) -> Option<f64> {
-        self.whole.iter().map(|w| w.tokens_per_s).max_by(f64::total_cmp)
+    /// So many tokens a second against one context at its best.
+    fn ratio(&self, tokens_per_s: f64) -> f64 {
+        let best = self.whole.iter().map(|w| w.tokens_per_s).max_by(f64::total_cmp);
+        best.map_or(0.0, |best| tokens_per_s / best)
     }
 
     /// Prints and keeps a run on one context.
@@ -214,7 +272,8 @@ impl Table {
             }
         }
         for (s, profile) in row.profiles.iter().enumerate() {
-            println!("    stage {s}, the host's time:\n{profile}");
+            let place = row.place();
+            println!("    {place} {s}, the host's time:\n{profile}");
         }
         if let (Some(path), Some(timeline)) = (&args.svg, row.timelines.last())
             && let Err(error) = std::fs::write(path, timeline.svg())
@@ -256,17 +315,20 @@ impl Table {
             };
             let peaks: Vec<String> = r.memory.iter().map(peak).collect();
             let losses = if r.failed.is_some() { "FAILED" } else { "ok" };
+            let (cut, bubble, rates) = match &r.sums {
+                Some(sums) => ("–".to_owned(), String::new(), format!("sums {:.2}", sums.rate / 1e9)),
+                None => (
+                    format!("{:?}", r.cuts),
+                    format!("{:.1} %, {:.1} %", 100.0 * r.predicted_bubble, 100.0 * r.bubble),
+                    format!("{:.2}, {:.2}", r.handover_rates[0] / 1e9, r.handover_rates[1] / 1e9),
+                ),
+            };
             println!(
-                "| {} | {} | {:?} | {:.2} | {:.3} | {:.1} %, {:.1} % | {:.2}, {:.2} | {} | {losses} {:.1e} |",
+                "| {} | {} | {cut} | {:.2} | {:.3} | {bubble} | {rates} | {} | {losses} {:.1e} |",
                 r.schedule,
                 r.micro_batches,
-                r.cuts,
                 r.ms,
                 r.ratio,
-                100.0 * r.predicted_bubble,
-                100.0 * r.bubble,
-                r.handover_rates[0] / 1e9,
-                r.handover_rates[1] / 1e9,
                 peaks.join(", "),
                 r.loss_difference
             );
