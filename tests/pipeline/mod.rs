@@ -5,9 +5,11 @@ mod equal;
 mod faults;
 mod lanes;
 mod narrow;
+mod outputs;
 mod parallel;
 mod public;
 mod scaling;
+mod several;
 mod shapes;
 mod shared;
 mod statistics;
@@ -31,9 +33,11 @@ pub(crate) fn tests() -> Vec<crate::Test> {
         faults::tests(),
         lanes::tests(),
         narrow::tests(),
+        outputs::tests(),
         parallel::tests(),
         public::tests(),
         scaling::tests(),
+        several::tests(),
         shapes::tests(),
         shared::tests(),
         statistics::tests(),

@@ -20,8 +20,8 @@ pub use parallel::{Collective, Line, Mesh, MeshOptions, MeshReport, MeshTrainer,
 pub use partition::{DeviceSpec, Layer, Order, Partition, Problem, Profile, Recompute, Transfer};
 pub use run::{
     Batch, Block, Checkpoint, Contract, EdgeReport, Function, Handover, Loopback, Loss, LossScale,
-    MakeTransport, Model, Parcel, Report, Ring, Source, StageSpec, Stages, StepReport, TrainOptions, Trainer,
-    Transport,
+    MakeTransport, Model, Parcel, Report, Ring, Several, Source, StageSpec, Stages, StepReport, TrainOptions,
+    Trainer, Transport,
 };
 pub use schedule::{
     Action, Channels, Checked, Costs, Edge, Family, Kind, Link, Links, Message, Passage, Payload, Schedule,

@@ -77,15 +77,15 @@ pub(crate) fn trial<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Records the forward pass `f` of a rank's stage: its output, and the meetings on the way. `learns` are the parameters,
+/// Records the forward pass `f` of a rank's stage: its outputs, and the meetings on the way. `learns` are the parameters,
 /// where a backward pass follows.
 pub(crate) fn crossed(
     pass: Pass,
     calls: Calls,
     inputs: &[Tensor],
     learns: Option<&ParamSet>,
-    f: impl FnOnce() -> Result<Tensor>,
-) -> Result<(Pass, Tensor, Vec<Crossing>)> {
+    f: impl FnOnce() -> Result<Vec<Tensor>>,
+) -> Result<(Pass, Vec<Tensor>, Vec<Crossing>)> {
     let mut leaves = Vec::new();
     if let Some(params) = learns {
         for input in inputs {
@@ -97,12 +97,12 @@ pub(crate) fn crossed(
     }
     let tape = Tape { pass, calls, learns: learns.is_some(), leaves, crossings: RefCell::default() };
     let tape = Rc::new(tape);
-    let output = {
+    let outputs = {
         let _entered = Entered::enter(Frame::Rank(Rc::clone(&tape)));
         tape.pass.within(f)?
     };
     match Rc::try_unwrap(tape) {
-        Ok(tape) => Ok((tape.pass, output, tape.crossings.into_inner())),
+        Ok(tape) => Ok((tape.pass, outputs, tape.crossings.into_inner())),
         Err(_) => bail!(Argument, "shard", "the pass of a stage is held beyond its forward pass"),
     }
 }

@@ -21,6 +21,15 @@ pub trait Block: Send + Sync {
     /// What recording meets.
     fn forward(&self, inputs: &[Tensor]) -> Result<Tensor>;
 
+    /// All outputs for these inputs, always as many; one unless the block says otherwise. Later stages take them by
+    /// [`Source::Output`](crate::Source::Output). Stages are run by this function.
+    ///
+    /// # Errors
+    /// What recording meets.
+    fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![self.forward(inputs)?])
+    }
+
     /// Its parameters.
     fn params(&self) -> ParamSet;
 
@@ -54,7 +63,16 @@ impl<M: Module + Send + Sync> Block for M {
     }
 }
 
-/// A block of a closure and the parameters that it uses: for several inputs, or what is no module.
+/// A block of a closure and the parameters that it uses: for several inputs or outputs, or what is no module.
+///
+/// # Example
+/// ```
+/// use wgrad_nn::ParamSet;
+/// use wgrad_pipeline::Function;
+/// let sum = Function::new(ParamSet::default(), |x| x[0].try_add(x[1]));
+/// // The value itself goes on beside what is made of it.
+/// let both = Function::several(ParamSet::default(), |x| Ok(vec![x[0].try_tanh()?, x[0]]));
+/// ```
 pub struct Function<F> {
     params: ParamSet,
     state: Vec<Arc<Kept>>,
@@ -66,7 +84,9 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync> Function<F> {
     pub fn new(params: ParamSet, forward: F) -> Self {
         Self { params, state: Vec::new(), forward }
     }
+}
 
+impl<F> Function<F> {
     /// The same, which carries these values over steps beside its parameters.
     #[must_use]
     pub fn keeping(mut self, state: impl IntoIterator<Item = Arc<Kept>>) -> Self {
@@ -78,6 +98,39 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync> Function<F> {
 impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync> Block for Function<F> {
     fn forward(&self, inputs: &[Tensor]) -> Result<Tensor> {
         (self.forward)(inputs)
+    }
+
+    fn params(&self) -> ParamSet {
+        self.params.clone()
+    }
+
+    fn state(&self) -> Vec<Arc<Kept>> {
+        self.state.clone()
+    }
+
+    fn set_mode(&mut self, _: Mode) {}
+}
+
+/// A closure that gives several outputs; see [`Function::several`].
+pub struct Several<F>(F);
+
+impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync> Function<Several<F>> {
+    /// The block that computes the outputs `forward` with these parameters.
+    pub fn several(params: ParamSet, forward: F) -> Self {
+        Self { params, state: Vec::new(), forward: Several(forward) }
+    }
+}
+
+impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync> Block for Function<Several<F>> {
+    fn forward(&self, inputs: &[Tensor]) -> Result<Tensor> {
+        match self.forward_all(inputs)?.first() {
+            Some(first) => Ok(*first),
+            None => wgrad_graph::bail!(Argument, "forward", "there is no output"),
+        }
+    }
+
+    fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        (self.forward.0)(inputs)
     }
 
     fn params(&self) -> ParamSet {

@@ -15,6 +15,7 @@ use wgrad_graph::{ErrorKind, HostTensor, Result, bail};
 
 use super::control::Control;
 use super::error::{guarded, placed};
+use super::report::worst;
 use super::transport::{Parcel, Ring, Transport};
 use super::worker::Job;
 use crate::schedule::{Message, Schedule, Wiring};
@@ -140,13 +141,13 @@ impl Made {
 /// A message that a stage has made.
 struct Outgoing {
     message: Message,
-    made: Made,
+    made: Vec<Made>,
     at: Instant,
 }
 
 /// A message that lies on the device of the stage that takes it.
 pub(super) struct Incoming {
-    pub(super) data: Placed,
+    pub(super) data: Vec<Placed>,
     pub(super) bytes: u64,
     pub(super) sent: Instant,
     pub(super) arrived: Instant,
@@ -162,7 +163,7 @@ pub(super) struct Gave {
     pub(super) begun: Instant,
     /// When it was on the host.
     pub(super) read: Instant,
-    /// The error that rounding made.
+    /// The largest error that rounding made.
     pub(super) error: Option<f64>,
 }
 
@@ -209,7 +210,7 @@ impl Lane {
     }
 
     /// Leaves what a stage made, waiting for a free slot.
-    pub(super) fn give(&self, message: Message, made: Made, control: &Control) -> Result<()> {
+    pub(super) fn give(&self, message: Message, made: Vec<Made>, control: &Control) -> Result<()> {
         let what = || format!("a free slot for {message:?}");
         control.patiently(|deadline| self.outgoing.await_room(Some(deadline), what))?;
         self.outgoing.push(Outgoing { message, made, at: Instant::now() });
@@ -249,14 +250,23 @@ impl Lane {
 
     fn carry(&self, next: Outgoing, job: &Job<'_>) -> Result<Gave> {
         let Outgoing { message, made, at: given } = next;
-        let (tensor, begun) = made.get(&job.control)?;
+        let (mut tensors, mut begun, mut error) = (Vec::new(), None, None);
+        for made in &made {
+            let (tensor, at) = made.get(&job.control)?;
+            tensors.push(tensor);
+            // Copies follow each other: the way of all begins with the first.
+            begun = begun.or(at);
+        }
         let read = Instant::now();
-        let error = made.error(&job.control)?;
+        for made in &made {
+            error = worst(error, made.error(&job.control)?);
+        }
         drop(made);
-        let parcel = Parcel { message, step: job.step, tensor, sent: read, arrived: read };
+        let parcel = Parcel { message, step: job.step, tensors, sent: read, arrived: read };
         job.control.patiently(|deadline| self.transport.send(parcel.clone(), deadline))?;
         job.control.advance();
-        Ok(Gave { message, given, begun: begun.map_or(given, |begun| begun.max(given)), read, error })
+        let begun = begun.map_or(given, |begun: Instant| begun.max(given));
+        Ok(Gave { message, given, begun, read, error })
     }
 
     /// The taking side, to its end. An error ends the step.
@@ -286,8 +296,9 @@ impl Lane {
             let (got, of, step) = (parcel.message, parcel.step, job.step);
             bail!(Data, "pipeline", "{got:?} of step {of} came where {message:?} of step {step} was due");
         }
-        let bytes = parcel.tensor.bytes().len() as u64;
-        let data = job.stages.context(self.to).put(&parcel.tensor)?;
+        let bytes = parcel.tensors.iter().map(|x| x.bytes().len() as u64).sum();
+        let context = job.stages.context(self.to);
+        let data = parcel.tensors.iter().map(|x| context.put(x)).collect::<Result<_>>()?;
         Ok(Incoming { data, bytes, sent: parcel.sent, arrived: Instant::now() })
     }
 }

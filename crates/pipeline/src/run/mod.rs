@@ -8,6 +8,7 @@
 
 mod batch;
 mod block;
+mod bundle;
 mod checkpoint;
 mod control;
 mod error;
@@ -35,7 +36,7 @@ pub(crate) use threads::run;
 pub(crate) use train::losses;
 
 pub use batch::Batch;
-pub use block::{Block, Function, Model};
+pub use block::{Block, Function, Model, Several};
 pub use checkpoint::Checkpoint;
 pub use loss::Loss;
 pub use report::{EdgeReport, Handover, Report};

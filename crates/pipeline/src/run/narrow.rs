@@ -6,6 +6,7 @@ use wgrad_graph::{DType, Result, bail};
 
 use super::Stages;
 use super::lane::Made;
+use super::worker::Worker;
 
 impl Stages {
     /// Hands activations and gradients of f32 over to other devices in `dtype`: `F16` or `BF16`, which halve the
@@ -79,5 +80,27 @@ impl Sent {
             Some(made) => Ok(made.clone()),
             None => bail!(Data, "pipeline", "what a stage of the same device takes was not read"),
         }
+    }
+}
+
+impl Worker<'_> {
+    /// The dtype in which values of this dtype go from stage to stage, where they are rounded.
+    pub(super) fn narrowed(&self, from: usize, to: usize, dtype: DType) -> Option<DType> {
+        let devices = self.job.schedule.devices();
+        self.job.stages.handover.filter(|_| devices[from] != devices[to] && dtype == DType::F32)
+    }
+
+    /// The outputs of a stage, each recorded as its takers take it.
+    pub(super) fn sendings(&self, pass: &Pass, outputs: &[Tensor], s: usize) -> Result<Vec<Sending>> {
+        let takers = |output| self.job.stages.takers(s, output);
+        outputs.iter().enumerate().map(|(o, x)| self.sending(pass, *x, s, &takers(o))).collect()
+    }
+
+    /// A value recorded as the stages `to` take it.
+    pub(super) fn sending(&self, pass: &Pass, x: Tensor, s: usize, to: &[usize]) -> Result<Sending> {
+        let devices = self.job.schedule.devices();
+        let dtype = x.try_out()?.dtype;
+        let local = to.iter().any(|to| devices[*to] == devices[s]);
+        Sending::new(pass, x, local, to.iter().find_map(|to| self.narrowed(s, *to, dtype)))
     }
 }

@@ -7,7 +7,7 @@ use super::Stages;
 use super::worker::Log;
 use crate::schedule::{Costs, Kind, Link, Message, Passage, Payload, Schedule, Span, StageCost, Timeline};
 
-/// One tensor that crossed from device to device.
+/// One message that crossed from device to device: all that one stage took of another, or the gradients of it.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Handover {
     /// What crossed, and when; seconds since the step began. It is sent when the stage's thread lets go of it, and has
@@ -15,7 +15,7 @@ pub struct Handover {
     pub passage: Passage,
     /// Its bytes.
     pub bytes: u64,
-    /// When its way began: the value was computed, and its copy to the host could begin.
+    /// When its way began: the first value was computed, and its copy to the host could begin.
     pub begun: f64,
     /// When it was on the host.
     pub read: f64,
@@ -245,7 +245,7 @@ impl fmt::Display for Report {
 }
 
 /// The larger error; one that is no number is the largest.
-fn worst(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+pub(super) fn worst(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     match (a, b) {
         (Some(a), Some(b)) => Some(if a.is_nan() || a > b { a } else { b }),
         _ => a.or(b),

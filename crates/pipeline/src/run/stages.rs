@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use wgrad_autograd::{Context, Param, Tensor};
-use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Result, Shape, bail};
+use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Out, Result, Shape, bail};
 use wgrad_nn::{Mode, ParamSet, load_tensors, save_tensors};
 
 use super::batch::with_rows;
@@ -51,8 +51,10 @@ impl fmt::Display for Contract {
 /// Where an input of a stage comes from.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The output of an earlier stage, not only of the one before.
+    /// The output of an earlier stage, not only of the one before; the first where it gives several.
     Stage(usize),
+    /// An output of an earlier stage by its number; `Output(s, 0)` is `Stage(s)`.
+    Output(usize, usize),
     /// An input of the batch, by its number.
     Batch(usize),
 }
@@ -66,7 +68,7 @@ pub struct StageSpec<'a> {
     name: String,
     context: Context,
     takes: Vec<(Source, Contract)>,
-    gives: Option<Contract>,
+    gives: Vec<Contract>,
     recompute: bool,
     build: Box<Build<'a>>,
     set_weights: Option<Box<SetWeights<'a>>>,
@@ -84,14 +86,14 @@ impl<'a> StageSpec<'a> {
             name: name.into(),
             context: context.clone(),
             takes: Vec::new(),
-            gives: None,
+            gives: Vec::new(),
             recompute: false,
             build: Box::new(|ctx| Ok(Box::new(build(ctx)?))),
             set_weights: None,
         }
     }
 
-    /// The same with one more input. Without any, a stage takes what the stage before it gives; the first
+    /// The same with one more input. Without any, a stage takes all that the stage before it gives; the first
     /// stage has to name what it takes of the batch.
     #[must_use]
     pub fn takes(mut self, source: Source, contract: Contract) -> Self {
@@ -100,10 +102,10 @@ impl<'a> StageSpec<'a> {
     }
 
     /// The same, which gives this, or building it fails. Without gradient the stages before learn nothing
-    /// through it.
+    /// through it. Of a stage with several outputs it is said for each, in their order, or for none.
     #[must_use]
     pub fn gives(mut self, contract: Contract) -> Self {
-        self.gives = Some(contract);
+        self.gives.push(contract);
         self
     }
 
@@ -128,7 +130,7 @@ pub(crate) struct Stage {
     pub(super) name: String,
     pub(crate) context: Context,
     pub(super) takes: Vec<(Source, Contract)>,
-    pub(super) gives: Contract,
+    pub(super) gives: Vec<Contract>,
     /// Whether the forward pass is run again before the backward pass.
     pub(super) recompute: bool,
     pub(crate) block: Box<dyn Block>,
@@ -139,6 +141,11 @@ impl Stage {
     /// The stage in messages.
     pub(crate) fn label(&self, index: usize) -> String {
         format!("stage {index} (`{}` on {})", self.name, self.context.caps().name)
+    }
+
+    /// How messages tell an output from the stage's others.
+    fn nth(&self, output: usize) -> String {
+        if self.gives.len() > 1 { format!(" as output {output}") } else { String::new() }
     }
 }
 
@@ -177,7 +184,8 @@ impl Stages {
     ///
     /// # Errors
     /// `Shape` or `DType` naming both stages where they do not fit; what building meets, with the stage; `Argument`
-    /// for a source that is no earlier stage, an output that nobody takes, or a parameter of another context.
+    /// for a source that is no earlier stage, an output that nobody takes (but the first of the last stage, which is the
+    /// model's), or a parameter of another context.
     pub fn build(specs: Vec<StageSpec<'_>>) -> Result<Self> {
         let op = "Stages::build";
         if specs.is_empty() {
@@ -192,7 +200,8 @@ impl Stages {
                 let Some(before) = stages.last() else {
                     bail!(Argument, op, "stage 0 (`{name}`) does not say what it takes of the batch");
                 };
-                takes.push((Source::Stage(index - 1), before.gives));
+                let source = |o| if o == 0 { Source::Stage(index - 1) } else { Source::Output(index - 1, o) };
+                takes.extend(before.gives.iter().enumerate().map(|(o, gives)| (source(o), *gives)));
             }
             let place = format!("stage {index} (`{name}` on {})", context.caps().name);
             let block = guarded(|| build(&context)).map_err(|e| placed(&place, e))?;
@@ -200,25 +209,29 @@ impl Stages {
             if let Some(param) = params.iter().find(|p| *p.context() != context) {
                 bail!(Device, op, "{place}: parameter `{}` is on another context", param.name());
             }
-            let unknown = Contract::data([], DType::F32);
-            let mut stage = Stage { name, context, takes, gives: unknown, recompute, block, params };
+            let mut stage = Stage { name, context, takes, gives: Vec::new(), recompute, block, params };
             check_inputs(&stages, &stage, index)?;
-            stage.gives = probe(&stages, &stage, index, gives)?;
+            stage.gives = probe(&stages, &stage, index)?;
+            check_outputs(&mut stage, index, &gives)?;
             stages.push(stage);
             setters.push(set_weights);
         }
         let edges = edges_of(&stages);
-        for (s, stage) in stages.iter().enumerate().take(stages.len() - 1) {
-            if !edges.iter().any(|e| e.from == s) {
-                bail!(Argument, op, "nobody takes what {} gives", stage.label(s));
+        let built = Self { stages, edges, ties: Vec::new(), mode: Mode::Train, handover: None };
+        for (s, stage) in built.stages.iter().enumerate() {
+            let last = s + 1 == built.len();
+            let idle = |o: &usize| !(last && *o == 0) && built.takers(s, *o).is_empty();
+            if let Some(o) = (0..stage.gives.len()).find(idle) {
+                let rule = if last { "; of the last stage the first output alone is used" } else { "" };
+                bail!(Argument, op, "nobody takes what {} gives{}{rule}", stage.label(s), stage.nth(o));
             }
         }
         for (s, set) in setters.into_iter().enumerate() {
-            let Some(set) = set else { continue };
-            guarded(|| set(&stages[s].params))
-                .map_err(|e| placed(&format!("weights of {}", stages[s].label(s)), e))?;
+            let (Some(set), stage) = (set, &built.stages[s]) else { continue };
+            guarded(|| set(&stage.params))
+                .map_err(|e| placed(&format!("weights of {}", stage.label(s)), e))?;
         }
-        Ok(Self { stages, edges, ties: Vec::new(), mode: Mode::Train, handover: None })
+        Ok(built)
     }
 
     /// Builds the stages of a sequential model that is cut by `partition`: at indices, by name, by a layout
@@ -383,13 +396,14 @@ impl fmt::Display for Stages {
         for (s, stage) in self.stages.iter().enumerate() {
             let takes = |(source, contract): &(Source, Contract)| format!("{contract} ({source:?})");
             let takes: Vec<String> = stage.takes.iter().map(takes).collect();
+            let gives: Vec<String> = stage.gives.iter().map(Contract::to_string).collect();
             let (label, weights) = (stage.label(s), stage.params.elems());
             let again = if stage.recompute { "; computes its forward pass again" } else { "" };
             writeln!(
                 f,
                 "{label}: {weights} weights; takes {}; gives {}{again}",
                 takes.join(", "),
-                stage.gives
+                gives.join(", ")
             )?;
         }
         Ok(())
@@ -400,9 +414,13 @@ fn edges_of(stages: &[Stage]) -> Vec<Edge> {
     let mut edges: Vec<Edge> = Vec::new();
     for (to, stage) in stages.iter().enumerate() {
         for (source, contract) in &stage.takes {
-            let Source::Stage(from) = *source else { continue };
-            let gradient = contract.gradient && stages[from].gives.gradient;
-            edges.push(Edge { from, to, gradient });
+            let Some((from, output)) = source.output() else { continue };
+            let gradient = contract.gradient && stages[from].gives[output].gradient;
+            // All that one stage takes of another goes together.
+            match edges.iter_mut().find(|e| (e.from, e.to) == (from, to)) {
+                Some(edge) => edge.gradient |= gradient,
+                None => edges.push(Edge { from, to, gradient }),
+            }
         }
     }
     edges.sort();
@@ -413,7 +431,7 @@ fn edges_of(stages: &[Stage]) -> Vec<Edge> {
 fn check_inputs(before: &[Stage], stage: &Stage, index: usize) -> Result<()> {
     let op = "Stages::build";
     for (i, (source, takes)) in stage.takes.iter().enumerate() {
-        let Source::Stage(from) = *source else { continue };
+        let Some((from, output)) = source.output() else { continue };
         let Some(giver) = before.get(from) else {
             bail!(
                 Argument,
@@ -422,10 +440,15 @@ fn check_inputs(before: &[Stage], stage: &Stage, index: usize) -> Result<()> {
                 stage.label(index)
             );
         };
-        if stage.takes[..i].iter().any(|(s, _)| s == source) {
-            bail!(Argument, op, "{} takes the output of stage {from} twice", stage.label(index));
+        let (to, nth) = (stage.label(index), giver.nth(output));
+        let from = giver.label(from);
+        let Some(gives) = giver.gives.get(output) else {
+            let count = giver.gives.len();
+            bail!(Argument, op, "{to} takes output {output} of {from}, which gives {count}, counted from 0");
+        };
+        if stage.takes[..i].iter().any(|(s, _)| s.output() == source.output()) {
+            bail!(Argument, op, "{to} takes what {from} gives{nth} twice");
         }
-        let gives = giver.gives;
         let fits = gives.shape == takes.shape && gives.dtype == takes.dtype;
         if !fits || takes.gradient && !gives.gradient && trains(giver) {
             let kind = match (gives.shape == takes.shape, gives.dtype == takes.dtype) {
@@ -433,8 +456,7 @@ fn check_inputs(before: &[Stage], stage: &Stage, index: usize) -> Result<()> {
                 (_, false) => ErrorKind::DType,
                 _ => ErrorKind::Gradient,
             };
-            let (to, from) = (stage.label(index), giver.label(from));
-            return Err(Error::new(kind, op, format!("{to} takes {takes}; {from} gives {gives}")));
+            return Err(Error::new(kind, op, format!("{to} takes {takes}; {from} gives {gives}{nth}")));
         }
     }
     Ok(())
@@ -442,11 +464,11 @@ fn check_inputs(before: &[Stage], stage: &Stage, index: usize) -> Result<()> {
 
 /// Whether a gradient that comes back to the stage has somewhere to go.
 fn trains(stage: &Stage) -> bool {
-    !stage.params.is_empty() || stage.takes.iter().any(|(s, c)| matches!(s, Source::Stage(_)) && c.gradient)
+    !stage.params.is_empty() || stage.takes.iter().any(|(s, c)| s.output().is_some() && c.gradient)
 }
 
 /// Records the stage for a few rows, without computing anything: what it gives.
-fn probe(before: &[Stage], stage: &Stage, index: usize, promised: Option<Contract>) -> Result<Contract> {
+fn probe(before: &[Stage], stage: &Stage, index: usize) -> Result<Vec<Contract>> {
     let op = "Stages::build";
     let pass = stage.context.begin()?;
     let zeros = |(_, takes): &(Source, Contract)| {
@@ -455,32 +477,56 @@ fn probe(before: &[Stage], stage: &Stage, index: usize, promised: Option<Contrac
         pass.input(zeros)
     };
     let inputs: Vec<Tensor> = stage.takes.iter().map(zeros).collect::<Result<_>>()?;
-    let recorded = guarded(|| parallel::trial(|| stage.block.forward(&inputs)).and_then(|y| y.try_out()));
-    let out = recorded.map_err(|error| {
-        let from = |(source, contract): &(Source, Contract)| match source {
-            Source::Stage(s) => format!("{contract} of {}", before[*s].label(*s)),
+    let recorded = guarded(|| {
+        let outputs = parallel::trial(|| stage.block.forward_all(&inputs))?;
+        outputs.iter().map(|y| y.try_out()).collect::<Result<Vec<Out>>>()
+    });
+    let outs = recorded.map_err(|error| {
+        let from = |(source, contract): &(Source, Contract)| match *source {
             Source::Batch(i) => format!("{contract} of input {i} of the batch"),
+            Source::Stage(s) => format!("{contract} of {}", before[s].label(s)),
+            Source::Output(s, o) => format!("{contract} of output {o} of {}", before[s].label(s)),
         };
         let from: Vec<String> = stage.takes.iter().map(from).collect();
         placed(&format!("{}, which takes {}", stage.label(index), from.join(" and ")), error)
     })?;
-    if out.shape.dims().first() != Some(&PROBE) {
-        bail!(
-            Shape,
-            op,
-            "{} gives {} for {PROBE} rows; its first axis has to be the rows",
-            stage.label(index),
-            out.shape
-        );
+    if outs.is_empty() {
+        bail!(Argument, op, "{} gives nothing", stage.label(index));
     }
-    let shape = Shape::new(&out.shape.dims()[1..]);
-    let gives =
-        Contract { gradient: out.dtype.is_float() && trains(stage), ..Contract::new(shape, out.dtype) };
-    let Some(promised) = promised else { return Ok(gives) };
-    if (promised.shape, promised.dtype) != (shape, out.dtype) || promised.gradient && !out.dtype.is_float() {
-        let kind = if promised.shape == shape { ErrorKind::DType } else { ErrorKind::Shape };
-        let detail = format!("{} should give {promised}; it gives {gives}", stage.label(index));
-        return Err(Error::new(kind, op, detail));
+    let mut gives = Vec::new();
+    for (o, Out { shape, dtype }) in outs.iter().enumerate() {
+        if shape.dims().first() != Some(&PROBE) {
+            let nth = if outs.len() > 1 { format!(" as output {o}") } else { String::new() };
+            let label = stage.label(index);
+            bail!(
+                Shape,
+                op,
+                "{label} gives {shape}{nth} for {PROBE} rows; its first axis has to be the rows"
+            );
+        }
+        let gradient = dtype.is_float() && trains(stage);
+        gives.push(Contract { gradient, ..Contract::new(Shape::new(&shape.dims()[1..]), *dtype) });
     }
-    Ok(Contract { gradient: promised.gradient && gives.gradient, ..promised })
+    Ok(gives)
+}
+
+/// Checks what a stage gives against what it should give, if anybody said so.
+fn check_outputs(stage: &mut Stage, index: usize, promised: &[Contract]) -> Result<()> {
+    let op = "Stages::build";
+    let (should, does) = (promised.len(), stage.gives.len());
+    if should != 0 && should != does {
+        bail!(Argument, op, "{} should give {should} outputs; it gives {does}", stage.label(index));
+    }
+    for (o, promised) in promised.iter().enumerate() {
+        let gives = stage.gives[o];
+        let fits = (promised.shape, promised.dtype) == (gives.shape, gives.dtype);
+        if !fits || promised.gradient && !gives.dtype.is_float() {
+            let kind = if promised.shape == gives.shape { ErrorKind::DType } else { ErrorKind::Shape };
+            let (label, nth) = (stage.label(index), stage.nth(o));
+            let detail = format!("{label} should give {promised}{nth}; it gives {gives}");
+            return Err(Error::new(kind, op, detail));
+        }
+        stage.gives[o].gradient &= promised.gradient;
+    }
+    Ok(())
 }

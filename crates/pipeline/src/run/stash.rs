@@ -12,10 +12,11 @@ use super::narrow::Sending;
 pub(super) struct Open {
     pub(super) pass: Pass,
     pub(super) loss: Option<Tensor>,
-    /// Inputs that stand for the gradients that will come, each with the stage that sends it.
-    pub(super) coming: Vec<(usize, Tensor)>,
-    /// What goes back, recorded with F: the stage that takes it, shape and dtype, the gradient if there is one.
-    pub(super) back: Vec<(usize, Out, Option<Sending>)>,
+    /// Inputs that stand for the gradients that will come, with the stage that sends them.
+    pub(super) coming: Vec<(usize, Vec<Tensor>)>,
+    /// What goes back, recorded with F: the stage that takes it, and of each gradient shape, dtype, and the gradient if
+    /// there is one.
+    pub(super) back: Vec<(usize, Vec<(Out, Option<Sending>)>)>,
     /// Where the gradients of several shards are summed before the backward pass goes on: each with the input that
     /// stands for the sum.
     pub(super) copied: Vec<(Tensor, Tensor)>,
@@ -23,6 +24,13 @@ pub(super) struct Open {
     pub(super) weights: Vec<Option<Tensor>>,
     /// What layers with running statistics know of the micro-batch.
     pub(super) statistics: Vec<Statistics>,
+}
+
+impl Open {
+    /// What has to be computed of what goes back.
+    pub(super) fn going_back(&self) -> impl Iterator<Item = Tensor> {
+        self.back.iter().flat_map(|(_, all)| all).flat_map(|(_, dx)| dx).flat_map(Sending::tensors)
+    }
 }
 
 /// The statistics of the micro-batches so far, for one use of one layer.

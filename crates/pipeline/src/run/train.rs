@@ -416,7 +416,7 @@ impl Stages {
         let takes = self.stages.iter().flat_map(|s| &s.takes);
         let most = takes.filter_map(|(source, _)| match source {
             super::Source::Batch(i) => Some(i + 1),
-            super::Source::Stage(_) => None,
+            super::Source::Stage(_) | super::Source::Output(..) => None,
         });
         let most = most.max().unwrap_or(0);
         if batch.inputs() < most {

@@ -9,16 +9,17 @@ use wgrad_graph::{HostTensor, Result, bail};
 
 use crate::schedule::Message;
 
-/// What a transport carries: a message's tensor, with the times of its way. The tensor's bytes may lie in memory that
-/// the giving device has lent: it goes back when the parcel is dropped.
+/// What a transport carries: a message's tensors, with the times of its way. Their bytes may lie in memory that the
+/// giving device has lent: it goes back when the parcel is dropped.
 #[derive(Clone, Debug)]
 pub struct Parcel {
     /// Which message it is.
     pub message: Message,
     /// The number of the step.
     pub step: u64,
-    /// What it carries. Its shape travels with it, so micro-batches may differ in theirs.
-    pub tensor: HostTensor,
+    /// What it carries: the outputs of the giving stage that the other takes, or their gradients, in the order in which
+    /// that one names them. Shapes travel with them, so micro-batches may differ in theirs.
+    pub tensors: Vec<HostTensor>,
     /// When it was given to the transport.
     pub sent: Instant,
     /// When it lay in the receiver's slot; the transport sets it.
@@ -188,7 +189,7 @@ mod tests {
 
     fn parcel(micro_batch: usize) -> Parcel {
         let (tensor, now) = (HostTensor::new([1], &[micro_batch as f32]).unwrap(), Instant::now());
-        Parcel { message: message(micro_batch), step: 0, tensor, sent: now, arrived: now }
+        Parcel { message: message(micro_batch), step: 0, tensors: vec![tensor], sent: now, arrived: now }
     }
 
     fn soon() -> Instant {
@@ -203,7 +204,7 @@ mod tests {
         let full = ring.send(parcel(2), soon()).unwrap_err();
         assert_eq!(full.kind(), ErrorKind::Timeout, "{full}");
         assert_eq!(ring.recv(message(1), soon()).unwrap_err().kind(), ErrorKind::Data);
-        assert_eq!(ring.recv(message(0), soon()).unwrap().tensor.to_vec::<f32>(), [0.0]);
+        assert_eq!(ring.recv(message(0), soon()).unwrap().tensors[0].to_vec::<f32>(), [0.0]);
         ring.recv(message(1), soon()).unwrap();
         assert_eq!(ring.recv(message(2), soon()).unwrap_err().kind(), ErrorKind::Timeout);
     }
@@ -238,7 +239,7 @@ mod tests {
         let way = Loopback::default();
         way.send(parcel(0), soon()).unwrap();
         way.send(parcel(1), soon()).unwrap();
-        assert_eq!(way.recv(message(1), soon()).unwrap().tensor.to_vec::<f32>(), [1.0]);
+        assert_eq!(way.recv(message(1), soon()).unwrap().tensors[0].to_vec::<f32>(), [1.0]);
         way.recv(message(0), soon()).unwrap();
         assert_eq!(way.recv(message(0), soon()).unwrap_err().kind(), ErrorKind::Data);
     }

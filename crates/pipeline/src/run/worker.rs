@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use wgrad_autograd::{Deferred, Given, Pass, Placed, Reading, Tensor, vjp_found};
-use wgrad_graph::{DType, HostTensor, Out, Result, bail};
+use wgrad_graph::{HostTensor, Out, Result, bail};
 use wgrad_nn::{Statistics, gather_statistics};
 
 use super::batch::Part;
 use super::control::Control;
 use super::error::{guarded, placed};
 use super::lane::{Incoming, Lane, Made};
-use super::narrow::Sending;
+use super::narrow::{Sending, Sent};
 use super::report::Handover;
 use super::scale::{seed, unscaled};
 use super::stages::{Contract, Source, Stage, Stages};
@@ -80,8 +80,8 @@ pub(super) struct Worker<'a> {
     /// The inputs of micro-batches whose forward pass is run again.
     again: HashMap<(usize, usize), Vec<Given>>,
     /// What has arrived and was not used, and what was made and was not sent.
-    inbox: HashMap<Message, Placed>,
-    outbox: HashMap<Message, Made>,
+    inbox: HashMap<Message, Vec<Placed>>,
+    outbox: HashMap<Message, Vec<Made>>,
     own: Loopback,
     zeros: Vec<HostTensor>,
     /// Who sums the gradients of a stage over replicas, from its last W to its R.
@@ -181,19 +181,19 @@ impl<'a> Worker<'a> {
         let inputs = self.inputs(s, m)?;
         let consumers: Vec<usize> = self.consumers(s, false);
         if job.teaching.is_none() {
-            let Recorded { pass, output, .. } = self.record(s, m, &inputs, false)?;
+            let Recorded { pass, outputs, .. } = self.record(s, m, &inputs, false)?;
             if consumers.is_empty() {
-                self.log.outputs.push((m, output.read_later()?));
+                self.log.outputs.push((m, outputs[0].read_later()?));
                 return Ok(());
             }
-            let sending = self.sending(&pass, output, s, &consumers)?;
+            let sending = self.sendings(&pass, &outputs, s)?;
             return self.hand_on(s, m, &consumers, &pass, &sending);
         }
         let left = if stage.recompute {
             if !consumers.is_empty() {
                 // The pass is dropped: B commits what its own forward pass sets, once.
-                let Recorded { pass, output, .. } = self.record(s, m, &inputs, false)?;
-                let sending = self.sending(&pass, output, s, &consumers)?;
+                let Recorded { pass, outputs, .. } = self.record(s, m, &inputs, false)?;
+                let sending = self.sendings(&pass, &outputs, s)?;
                 self.hand_on(s, m, &consumers, &pass, &sending)?;
             }
             let bytes = inputs.iter().map(|x| x.bytes() as u64).sum();
@@ -201,9 +201,7 @@ impl<'a> Worker<'a> {
             bytes
         } else {
             let (open, sending) = self.open(s, m, &inputs)?;
-            if let Some(sending) = sending {
-                self.hand_on(s, m, &consumers, &open.pass, &sending)?;
-            }
+            self.hand_on(s, m, &consumers, &open.pass, &sending)?;
             self.open.insert((s, m), open);
             (stage.context.stats().live_bytes as u64).saturating_sub(before)
         };
@@ -216,11 +214,19 @@ impl<'a> Worker<'a> {
     /// The inputs of a micro-batch.
     fn inputs(&mut self, s: usize, m: usize) -> Result<Vec<Given>> {
         let (job, stage) = (self.job, self.stage(s));
-        let taken = |(source, _): &(Source, _)| match *source {
-            Source::Batch(i) => Ok(Given::from(&job.parts[m].inputs[i])),
-            Source::Stage(from) => self.taken(Payload::Activation, from, s, m),
+        let own = |(source, _): &(Source, _)| match *source {
+            Source::Batch(i) => Some(Given::from(&job.parts[m].inputs[i])),
+            Source::Stage(_) | Source::Output(..) => None,
         };
-        stage.takes.iter().map(taken).collect()
+        let mut inputs: Vec<Option<Given>> = stage.takes.iter().map(own).collect();
+        for edge in job.stages.edges().iter().filter(|e| e.to == s) {
+            let bundle = job.stages.bundle(edge.from, s);
+            let message = Message { payload: Payload::Activation, from: edge.from, to: s, micro_batch: m };
+            for ((i, _), x) in bundle.iter().zip(self.taken(message, bundle.len())?) {
+                inputs[*i] = Some(x);
+            }
+        }
+        Ok(inputs.into_iter().map(|x| x.expect("what a stage takes is on an edge")).collect())
     }
 
     /// A pass with the forward pass of a micro-batch recorded.
@@ -230,17 +236,28 @@ impl<'a> Worker<'a> {
         pass.place(job.number, job.parts[m].start)?;
         let input = |(x, (source, contract)): (&Given, &(Source, Contract))| {
             let leaf = pass.input(x.clone())?;
-            let narrowed = matches!(source, Source::Stage(_)) && x.dtype() != contract.dtype;
+            let narrowed = source.output().is_some() && x.dtype() != contract.dtype;
             if narrowed { leaf.try_cast(contract.dtype) } else { Ok(leaf) }
         };
         let inputs = inputs.iter().zip(&stage.takes).map(input).collect::<Result<Vec<Tensor>>>()?;
-        let forward = || stage.block.forward(&inputs);
+        let forward = || {
+            let (outputs, built) = (stage.block.forward_all(&inputs)?, stage.gives.len());
+            if outputs.len() != built {
+                bail!(
+                    Data,
+                    "pipeline",
+                    "it gives {} outputs; it gave {built} when it was built",
+                    outputs.len()
+                );
+            }
+            Ok(outputs)
+        };
         let calls = job.peers.as_ref().and_then(|p| p.calls(s, &job.control));
         let (recorded, statistics) = gather_statistics(|| match calls {
-            None => pass.within(forward).map(|output| (pass, output, Vec::new())),
+            None => pass.within(forward).map(|outputs| (pass, outputs, Vec::new())),
             Some(calls) => crossed(pass, calls, &inputs, learns.then_some(&stage.params), forward),
         });
-        let (pass, output, crossings) = recorded?;
+        let (pass, outputs, crossings) = recorded?;
         let sets = pass.updates()?;
         if sets > 0 && job.parts.len() > 1 {
             bail!(
@@ -250,14 +267,14 @@ impl<'a> Worker<'a> {
                  one micro-batch a step, or hand them over as `Statistics`"
             );
         }
-        Ok(Recorded { pass, inputs, output, crossings, statistics })
+        Ok(Recorded { pass, inputs, outputs, crossings, statistics })
     }
 
     /// A micro-batch's pass with both ways recorded, and with the forward pass, the loss and what the backward pass
     /// cannot cheaply compute again computed by one submission.
-    fn open(&mut self, s: usize, m: usize, inputs: &[Given]) -> Result<(Open, Option<Sending>)> {
+    fn open(&mut self, s: usize, m: usize, inputs: &[Given]) -> Result<(Open, Vec<Sending>)> {
         let job = self.job;
-        let Recorded { pass, inputs, output, crossings, statistics } = self.record(s, m, inputs, true)?;
+        let Recorded { pass, inputs, outputs, crossings, statistics } = self.record(s, m, inputs, true)?;
         let mut loss = None;
         if s + 1 == job.stages.len()
             && let Some(teaching) = job.teaching
@@ -266,21 +283,20 @@ impl<'a> Worker<'a> {
                 bail!(Argument, "pipeline", "the batch has no targets")
             };
             let (own, all) = (job.counts.0[m], job.counts.1);
-            loss = Some(pass.within(|| teaching.loss.share(&pass, output, targets, own, all))?);
+            loss = Some(pass.within(|| teaching.loss.share(&pass, outputs[0], targets, own, all))?);
         }
-        let mut open = self.record_backward(s, pass, &inputs, (output, loss), &crossings)?;
+        let mut open = self.record_backward(s, pass, &inputs, (&outputs, loss), &crossings)?;
         open.statistics = statistics;
-        let consumers = self.consumers(s, false);
-        let sending = match consumers.is_empty() {
-            true => None,
-            false => Some(self.sending(&open.pass, output, s, &consumers)?),
+        let sending = match self.consumers(s, false).is_empty() {
+            true => Vec::new(),
+            false => self.sendings(&open.pass, &outputs, s)?,
         };
         let known = open.statistics.iter().flat_map(|s| s.summary.values.iter().copied());
         let sent = sending.iter().flat_map(Sending::tensors);
         let now: Vec<Tensor> = loss.into_iter().chain(sent).chain(known).collect();
-        let back = open.back.iter().filter_map(|(.., dx)| dx.as_ref()).flat_map(Sending::tensors);
         let copied = open.copied.iter().map(|(d, _)| *d);
-        let later: Vec<Tensor> = copied.chain(back).chain(open.weights.iter().flatten().copied()).collect();
+        let later: Vec<Tensor> =
+            copied.chain(open.going_back()).chain(open.weights.iter().flatten().copied()).collect();
         open.pass.compute_for(&now, &later)?;
         Ok((open, sending))
     }
@@ -303,33 +319,21 @@ impl<'a> Worker<'a> {
         m: usize,
         consumers: &[usize],
         pass: &Pass,
-        sending: &Sending,
+        sending: &[Sending],
     ) -> Result<()> {
-        let all: Vec<Tensor> = sending.tensors().collect();
+        let all: Vec<Tensor> = sending.iter().flat_map(Sending::tensors).collect();
         if all.len() > 1 {
             // What is read alone is computed when it is read.
             pass.compute(&all)?;
         }
-        let sent = sending.read()?;
+        let sent: Vec<Sent> = sending.iter().map(Sending::read).collect::<Result<_>>()?;
         for &to in consumers {
             let message = Message { payload: Payload::Activation, from: s, to, micro_batch: m };
-            self.give(message, sent.made(self.is_local(message))?)?;
+            let (local, bundle) = (self.is_local(message), self.job.stages.bundle(s, to));
+            let made = bundle.iter().map(|(_, output)| sent[*output].made(local)).collect::<Result<_>>()?;
+            self.give(message, made)?;
         }
         Ok(())
-    }
-
-    /// The dtype in which values of this dtype go from stage to stage, where they are rounded.
-    fn narrowed(&self, from: usize, to: usize, dtype: DType) -> Option<DType> {
-        let devices = self.job.schedule.devices();
-        self.job.stages.handover.filter(|_| devices[from] != devices[to] && dtype == DType::F32)
-    }
-
-    /// A value recorded as the stages `to` take it.
-    fn sending(&self, pass: &Pass, x: Tensor, s: usize, to: &[usize]) -> Result<Sending> {
-        let devices = self.job.schedule.devices();
-        let dtype = x.try_out()?.dtype;
-        let local = to.iter().any(|to| devices[*to] == devices[s]);
-        Sending::new(pass, x, local, to.iter().find_map(|to| self.narrowed(s, *to, dtype)))
     }
 
     /// Records the gradients of inputs and parameters, with inputs in the place of gradients that will come.
@@ -338,7 +342,7 @@ impl<'a> Worker<'a> {
         s: usize,
         pass: Pass,
         inputs: &[Tensor],
-        (output, loss): (Tensor, Option<Tensor>),
+        (given, loss): (&[Tensor], Option<Tensor>),
         crossings: &[Crossing],
     ) -> Result<Open> {
         let (mut outputs, mut cotangents, mut coming) = (Vec::new(), Vec::new(), Vec::new());
@@ -346,27 +350,24 @@ impl<'a> Worker<'a> {
             outputs.push(loss);
             cotangents.push(seed(&pass, loss, self.job.scale)?);
         }
-        // As an undivided backward pass meets them: the last consumer first.
-        let mut sum: Option<Tensor> = None;
+        // As an undivided backward pass meets them: the last consumer first. Those of one value are summed in this order.
         for from in self.consumers(s, true).into_iter().rev() {
-            let out = output.try_out()?;
-            let narrow = self.narrowed(from, s, out.dtype);
-            let place = pass.input(self.zeros(Out { dtype: narrow.unwrap_or(out.dtype), ..out })?)?;
-            coming.push((from, place));
-            let g = if narrow.is_some() { place.try_cast(out.dtype)? } else { place };
-            sum = Some(match sum {
-                Some(sum) => sum.try_add(g)?,
-                None => g,
-            });
+            let mut places = Vec::new();
+            for (_, output) in self.job.stages.bundle_back(s, from) {
+                let out = given[output].try_out()?;
+                let narrow = self.narrowed(from, s, out.dtype);
+                let place = pass.input(self.zeros(Out { dtype: narrow.unwrap_or(out.dtype), ..out })?)?;
+                places.push(place);
+                outputs.push(given[output]);
+                cotangents.push(if narrow.is_some() { place.try_cast(out.dtype)? } else { place });
+            }
+            coming.push((from, places));
         }
-        if let Some(sum) = sum {
-            outputs.push(output);
-            cotangents.push(sum);
-        }
-        let givers: Vec<(usize, usize)> = self.givers(s);
+        let givers = self.givers(s);
         let params = &self.sums[&s].params;
         let Backward { found, copied } = pass.within(|| -> Result<Backward> {
-            let wanted = givers.iter().map(|(i, _)| inputs[*i]).chain(params.iter().map(|p| p.t()));
+            let back = givers.iter().flat_map(|(_, bundle)| bundle).map(|(i, _)| inputs[*i]);
+            let wanted = back.chain(params.iter().map(|p| p.t()));
             let wanted: Vec<Tensor> = wanted.collect();
             if outputs.is_empty() || wanted.is_empty() {
                 return Ok(Backward { found: vec![None; wanted.len()], copied: Vec::new() });
@@ -376,18 +377,21 @@ impl<'a> Worker<'a> {
             }
             Ok(Backward { found: vjp_found(&outputs, &cotangents, &wanted)?, copied: Vec::new() })
         })?;
-        let (dx, weights) = found.split_at(givers.len());
-        let back = givers.iter().zip(dx).map(|((i, to), dx)| {
-            let out = inputs[*i].try_out()?;
-            let sending = dx.map(|dx| self.sending(&pass, dx, s, &[*to])).transpose()?;
-            let dtype = self.narrowed(s, *to, out.dtype).unwrap_or(out.dtype);
-            Ok((*to, Out { dtype, ..out }, sending))
-        });
-        let back = back.collect::<Result<_>>()?;
-        let weights = match self.job.scale {
-            Some(scale) => pass.within(|| unscaled(&pass, weights.to_vec(), scale))?,
-            None => weights.to_vec(),
-        };
+        let mut found = found.into_iter();
+        let mut back = Vec::new();
+        for (to, bundle) in givers {
+            let sending = |((i, _), dx): (&(usize, usize), Option<Tensor>)| {
+                let out = inputs[*i].try_out()?;
+                let sending = dx.map(|dx| self.sending(&pass, dx, s, &[to])).transpose()?;
+                let dtype = self.narrowed(s, to, out.dtype).unwrap_or(out.dtype);
+                Ok((Out { dtype, ..out }, sending))
+            };
+            back.push((to, bundle.iter().zip(found.by_ref()).map(sending).collect::<Result<_>>()?));
+        }
+        let mut weights: Vec<Option<Tensor>> = found.collect();
+        if let Some(scale) = self.job.scale {
+            weights = pass.within(|| unscaled(&pass, weights, scale))?;
+        }
         Ok(Open { pass, loss, coming, back, copied, weights, statistics: Vec::new() })
     }
 
@@ -408,12 +412,13 @@ impl<'a> Worker<'a> {
             (None, Some(inputs)) => self.open_again(s, &inputs, m)?,
             (None, None) => bail!(Argument, "pipeline", "F has not run"),
         };
-        for (from, place) in &open.coming {
-            let data = self.taken(Payload::Gradient, *from, s, m)?;
-            open.pass.replace(*place, data)?;
+        for (from, places) in &open.coming {
+            let message = Message { payload: Payload::Gradient, from: *from, to: s, micro_batch: m };
+            for (place, data) in places.iter().zip(self.taken(message, places.len())?) {
+                open.pass.replace(*place, data)?;
+            }
         }
-        let back = open.back.iter().filter_map(|(.., dx)| dx.as_ref());
-        let now: Vec<Tensor> = back.flat_map(Sending::tensors).collect();
+        let now: Vec<Tensor> = open.going_back().collect();
         if let Some(calls) = self.job.peers.as_ref().and_then(|p| p.calls(s, &self.job.control)) {
             let weights = open.weights.iter().flatten();
             let later: Vec<Tensor> = now.iter().chain(weights).copied().collect();
@@ -423,12 +428,15 @@ impl<'a> Worker<'a> {
             let later: Vec<Tensor> = open.weights.iter().flatten().copied().collect();
             open.pass.compute_for(&now, &later)?;
         }
-        for (to, out, dx) in &open.back {
+        for (to, gradients) in &open.back {
             let message = Message { payload: Payload::Gradient, from: s, to: *to, micro_batch: m };
-            let made = match dx {
-                Some(dx) => dx.read()?.made(self.is_local(message))?,
-                None => Made::Here(self.zeros(*out)?),
-            };
+            let mut made = Vec::new();
+            for (out, dx) in gradients {
+                made.push(match dx {
+                    Some(dx) => dx.read()?.made(self.is_local(message))?,
+                    None => Made::Here(self.zeros(*out)?),
+                });
+            }
             self.give(message, made)?;
         }
         self.open.insert((s, m), open);
@@ -462,51 +470,39 @@ impl<'a> Worker<'a> {
         open.pass.end()
     }
 
-    /// The stages that take what `s` gives, ascending; those that send a gradient back if `gradient`.
-    fn consumers(&self, s: usize, gradient: bool) -> Vec<usize> {
-        let edges = self.job.stages.edges().iter();
-        edges.filter(|e| e.from == s && (e.gradient || !gradient)).map(|e| e.to).collect()
-    }
-
-    /// The inputs of `s` whose gradient goes back, each with its stage.
-    fn givers(&self, s: usize) -> Vec<(usize, usize)> {
-        let edges = self.job.stages.edges();
-        let back = |(i, (source, _)): (usize, &(Source, _))| match *source {
-            Source::Stage(from) => {
-                let goes = edges.iter().any(|e| (e.from, e.to) == (from, s) && e.gradient);
-                goes.then_some((i, from))
-            }
-            Source::Batch(_) => None,
-        };
-        self.stage(s).takes.iter().enumerate().filter_map(back).collect()
-    }
-
     fn is_local(&self, message: Message) -> bool {
         let devices = self.job.schedule.devices();
         devices[message.from] == devices[message.to]
     }
 
     /// Keeps what was made until it is sent; hands it over at once within the thread.
-    fn give(&mut self, message: Message, made: Made) -> Result<()> {
+    fn give(&mut self, message: Message, made: Vec<Made>) -> Result<()> {
         if !self.is_local(message) {
             self.outbox.insert(message, made);
             return Ok(());
         }
-        let ((tensor, _), now) = (made.get(&self.job.control)?, Instant::now());
+        let tensor = |made: &Made| Ok(made.get(&self.job.control)?.0);
+        let (tensors, now) = (made.iter().map(tensor).collect::<Result<_>>()?, Instant::now());
         self.log.local += 1;
-        let parcel = Parcel { message, step: self.job.step, tensor, sent: now, arrived: now };
+        let parcel = Parcel { message, step: self.job.step, tensors, sent: now, arrived: now };
         self.own.send(parcel, now)
     }
 
-    fn taken(&mut self, payload: Payload, from: usize, to: usize, micro_batch: usize) -> Result<Given> {
-        let message = Message { payload, from, to, micro_batch };
-        if self.is_local(message) {
-            return Ok(self.own.recv(message, Instant::now())?.tensor.into());
+    /// The values that a message carried.
+    fn taken(&mut self, message: Message, count: usize) -> Result<Vec<Given>> {
+        let values: Vec<Given> = if self.is_local(message) {
+            let parcel = self.own.recv(message, Instant::now())?;
+            parcel.tensors.into_iter().map(Given::from).collect()
+        } else {
+            match self.inbox.remove(&message) {
+                Some(placed) => placed.into_iter().map(Given::from).collect(),
+                None => bail!(Data, "pipeline", "{message:?} was not taken before it is used"),
+            }
+        };
+        if values.len() != count {
+            bail!(Data, "pipeline", "{message:?} carried {} tensors; {count} were due", values.len());
         }
-        match self.inbox.remove(&message) {
-            Some(placed) => Ok(placed.into()),
-            None => bail!(Data, "pipeline", "{message:?} was not taken before it is used"),
-        }
+        Ok(values)
     }
 
     fn lane(&self, message: Message) -> Result<&'a Lane> {
@@ -548,7 +544,7 @@ impl Job<'_> {
 struct Recorded {
     pass: Pass,
     inputs: Vec<Tensor>,
-    output: Tensor,
+    outputs: Vec<Tensor>,
     /// Where devices that share a layer met.
     crossings: Vec<Crossing>,
     statistics: Vec<Statistics>,
