@@ -169,7 +169,7 @@ impl Gpu {
             || caps.max_invocations > most.max_invocations
             || caps.max_workgroups > most.max_workgroups
             || caps.shared_bytes > most.shared_bytes
-            || caps.native_half > most.native_half;
+            || caps.native_half && !most.native_half;
         if raised {
             wgrad_graph::bail!(Adapter, "open", "limits may be lowered, not raised: {caps:?}");
         }

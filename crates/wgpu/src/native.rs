@@ -35,10 +35,10 @@ pub(crate) fn works(
         match &equal {
             Ok(true) => {}
             Ok(false) => {
-                tracing::warn!(adapter = info.name, "words of 16 bits hold other halves; they are packed")
+                tracing::warn!(adapter = info.name, "words of 16 bits hold other halves; they are packed");
             }
             Err(error) => {
-                tracing::warn!(adapter = info.name, %error, "words of 16 bits fail; halves are packed")
+                tracing::warn!(adapter = info.name, %error, "words of 16 bits fail; halves are packed");
             }
         }
         equal.unwrap_or(false)
