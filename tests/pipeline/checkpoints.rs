@@ -185,7 +185,7 @@ fn the_devices_that_are_left_go_on() {
         let mut last = trainer.checkpoint().unwrap();
         let error = loop {
             // Every second step is kept.
-            if trainer.steps() % 2 == 0 {
+            if trainer.steps().is_multiple_of(2) {
                 last = trainer.checkpoint().unwrap();
             }
             if trainer.steps() == 3 {
@@ -285,7 +285,7 @@ fn an_optimizer_goes_on_from_its_file(subject: &Subject) {
             ctx.pass(|p| {
                 let x = p.input(fill(&[4, 3], turn as f32))?;
                 // The second layer is left out of every other step.
-                let y = if turn % 2 == 0 { a.forward(x) } else { b.forward(a.forward(x)) };
+                let y = if turn.is_multiple_of(2) { a.forward(x) } else { b.forward(a.forward(x)) };
                 opt.step(&y.square().mean(..).backward()?).map(|_| ())
             })
             .unwrap();

@@ -163,7 +163,8 @@ impl Team {
         if let Some((_, Phase::Posted(meeting))) = progress.call {
             self.room.wait(self.rank, meeting, call, deadline)?;
             let mut made = self.room.made[self.rank].write().unwrap_or_else(PoisonError::into_inner);
-            (made.values.clear(), made.shapes.clear());
+            made.values.clear();
+            made.shapes.clear();
             make(&mut made, &self.room.posts);
             drop(made);
             progress.call = Some((call, Phase::Made(self.room.come(self.rank, call))));

@@ -107,6 +107,7 @@ impl MeshTrainer {
     ///
     /// # Errors
     /// What building meets, with the line; `Argument` where lines differ in their stages or parameters.
+    #[expect(clippy::needless_pass_by_value, reason = "a loss is given to a trainer, as to `Trainer::new`")]
     pub fn new<O: Optimizer + Send + 'static>(
         mesh: &Mesh,
         mut build: impl FnMut(&Line) -> Result<Stages>,
@@ -345,8 +346,9 @@ impl MeshTrainer {
     /// # Errors
     /// What the devices meet.
     pub fn weights(&self) -> Result<Vec<(String, HostTensor)>> {
-        let parts = self.first_replica().map(|line| line.trainer.stages.weights()).collect::<Result<_>>()?;
-        self.undivided(parts)
+        let parts =
+            self.first_replica().map(|line| line.trainer.stages.weights()).collect::<Result<Vec<_>>>()?;
+        self.undivided(&parts)
     }
 
     /// The gradients of the last step by parameter, before clipping, undivided.
@@ -354,8 +356,8 @@ impl MeshTrainer {
     /// # Errors
     /// What the devices meet.
     pub fn gradients(&self) -> Result<Vec<(String, HostTensor)>> {
-        let parts = self.first_replica().map(|line| line.trainer.gradients()).collect::<Result<_>>()?;
-        self.undivided(parts)
+        let parts = self.first_replica().map(|line| line.trainer.gradients()).collect::<Result<Vec<_>>>()?;
+        self.undivided(&parts)
     }
 
     fn first_replica(&self) -> impl Iterator<Item = &LineTrainer> {
@@ -363,11 +365,11 @@ impl MeshTrainer {
     }
 
     /// Parts of the first replica's shards put together.
-    fn undivided(&self, parts: Vec<Vec<(String, HostTensor)>>) -> Result<Vec<(String, HostTensor)>> {
+    fn undivided(&self, parts: &[Vec<(String, HostTensor)>]) -> Result<Vec<(String, HostTensor)>> {
         let mut all = Vec::new();
         for (i, (name, first)) in parts[0].iter().enumerate() {
             let mut whole = None;
-            for (line, parts) in self.first_replica().zip(&parts) {
+            for (line, parts) in self.first_replica().zip(parts) {
                 let Some(split) = line.param(name).and_then(|p| line.shard.split_of(p)) else { continue };
                 let (_, bytes) = whole.get_or_insert((split.full(), Vec::new()));
                 split.put(&parts[i].1, bytes);

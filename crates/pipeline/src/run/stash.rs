@@ -8,15 +8,17 @@ use wgrad_nn::{Follow, ParamSet, Statistics, Summary};
 
 use super::narrow::Sending;
 
+/// Shape and dtype of a gradient that goes back, and the gradient if there is one.
+pub(super) type Back = (Out, Option<Sending>);
+
 /// What F keeps of one micro-batch for B.
 pub(super) struct Open {
     pub(super) pass: Pass,
     pub(super) loss: Option<Tensor>,
     /// Inputs that stand for the gradients that will come, with the stage that sends them.
     pub(super) coming: Vec<(usize, Vec<Tensor>)>,
-    /// What goes back, recorded with F: the stage that takes it, and of each gradient shape, dtype, and the gradient if
-    /// there is one.
-    pub(super) back: Vec<(usize, Vec<(Out, Option<Sending>)>)>,
+    /// What goes back, recorded with F, by the stage that takes it.
+    pub(super) back: Vec<(usize, Vec<Back>)>,
     /// Where the gradients of several shards are summed before the backward pass goes on: each with the input that
     /// stands for the sum.
     pub(super) copied: Vec<(Tensor, Tensor)>,

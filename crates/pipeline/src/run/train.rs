@@ -16,7 +16,7 @@ use super::stash::Sums;
 use super::threads;
 use super::tie::Exchange;
 use super::transport::Transport;
-use super::worker::{Job, Log};
+use super::worker::{Job, Log, Squares};
 use super::{Batch, Loss, LossScale, Report, Stages};
 use crate::schedule::{Channels, Schedule, Wiring};
 
@@ -343,7 +343,7 @@ impl Trainer {
         &self,
         parts: Vec<Part>,
         (counts, all): (Vec<f64>, f64),
-        (control, squares): (Arc<Control>, Arc<Mutex<Vec<Vec<f64>>>>),
+        (control, squares): (Arc<Control>, Squares),
         lanes: Vec<Arc<Lane>>,
     ) -> Result<Job<'_>> {
         let (schedule, _) = self.lowered()?;

@@ -23,6 +23,9 @@ use super::transport::{Loopback, Parcel, Transport};
 use crate::parallel::{Backward, Crossing, Peers, Reducer, crossed};
 use crate::schedule::{Action, Kind, Message, Passage, Payload, Schedule, Span};
 
+/// The squares of the norms of each stage's gradients, line after line.
+pub(crate) type Squares = Arc<Mutex<Vec<Vec<f64>>>>;
+
 /// What all threads of a step see.
 pub(crate) struct Job<'a> {
     pub(super) stages: &'a Stages,
@@ -41,8 +44,7 @@ pub(crate) struct Job<'a> {
     pub(super) control: Arc<Control>,
     pub(super) lanes: Vec<Arc<Lane>>,
     pub(super) exchange: Exchange,
-    /// The squares of the norms of each stage's gradients, line after line.
-    pub(super) squares: Arc<Mutex<Vec<Vec<f64>>>>,
+    pub(super) squares: Squares,
     /// What the line has with the others of its mesh; nothing where a pipeline runs alone.
     pub(crate) peers: Option<Peers>,
     /// Wait for the device after each action, so that the times are those of the device.
