@@ -28,13 +28,16 @@ fn a_failing_device_leaves_all_weights(subject: &Subject) {
     let model = model(false);
     let schedules = [schedule::one_f_one_b(3, 3).unwrap(), schedule::zb_h1(3, 3).unwrap()];
     for schedule in &schedules {
+        // How many more such calls may be made when one fails. The device's thread alone submits and begins reads. Two
+        // lanes bring values to the device beside it, and where one of them fails the thread ends its action, which
+        // makes several values; two lanes wait for what leaves.
         let calls = [
-            (Call::Submit, ErrorKind::OutOfMemory),
-            (Call::Read, ErrorKind::OutOfMemory),
-            (Call::Alloc, ErrorKind::OutOfMemory),
-            (Call::Fetch, ErrorKind::Limit),
+            (Call::Submit, ErrorKind::OutOfMemory, 0),
+            (Call::Read, ErrorKind::OutOfMemory, 0),
+            (Call::Alloc, ErrorKind::OutOfMemory, 4),
+            (Call::Fetch, ErrorKind::Limit, 2),
         ];
-        for (call, kind) in calls {
+        for (call, kind, beside) in calls {
             let tap = Tap::new(subject.backend());
             let contexts = [cpu(), tap.context(), cpu()];
             let mut trainer =
@@ -56,12 +59,8 @@ fn a_failing_device_leaves_all_weights(subject: &Subject) {
                             text.contains("stage 1 (`fc2..tanh3` on") && text.contains("micro-batch"),
                             "{text}"
                         );
-                        // Two lanes give and two take beside the device's thread; each ends at its next action.
-                        let tried = tap.count(call) - made;
-                        assert!(
-                            (after + 1..=after + 5).contains(&tried),
-                            "{tried} were tried, not {after} + 1: {text}"
-                        );
+                        let more = tap.count(call) - made - after - 1;
+                        assert!(more <= beside, "{call:?} {after}: {more} more were tried: {text}");
                     }
                 }
                 assert_eq!(trainer.stages().weights().unwrap(), before, "{call:?} {after}: no stage moved");
@@ -175,7 +174,16 @@ fn a_slow_stage_is_waited_for() {
     assert!(report.seconds() >= 0.12, "{}", report.seconds());
     let text = report.timeline().to_text();
     assert_eq!(text.lines().count(), 2);
-    assert!(report.costs().stages[1].forward >= 0.03);
+    // What was measured predicts the run, where the machine is not busy otherwise.
+    let schedule = schedule::one_f_one_b(2, 4).unwrap();
+    let mut off = Vec::new();
+    for _ in 0..4 {
+        let report = trainer.step(&schedule, &data(8, 0.0)).unwrap().report;
+        let costs = report.costs();
+        assert!(costs.stages[1].forward >= 0.03 && costs.stages[0].forward < 0.02, "{costs:?}");
+        off.push((schedule.simulate(&costs).unwrap().makespan / report.seconds() - 1.0).abs());
+    }
+    assert!(off.iter().any(|off| *off < 0.1), "{off:?}");
     let table = report.to_string();
     assert!(table.contains("0>1") && table.contains("1>0") && table.contains("8 handovers"), "{table}");
 }
