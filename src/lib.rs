@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 pub use wgrad_autograd::*;
 pub use wgrad_graph::{
-    Backend, Caps, DType, DeviceKind, Element, Error, ErrorKind, HostTensor, Result, Shape, bail, bf16, f16,
+    Backend, Caps, DType, DeviceKind, Element, Error, ErrorKind, Fast, HostTensor, Off, Result, Shape, bail,
+    bf16, f16,
 };
 use wgrad_wgpu::AdapterInfo;
 
@@ -65,7 +66,10 @@ pub fn check_gradients<O: Outputs>(inputs: &[HostTensor], f: impl Fn(&Pass, &[Te
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Device(Which);
+pub struct Device {
+    which: Which,
+    off: Off,
+}
 
 #[derive(Clone, Debug)]
 enum Which {
@@ -78,7 +82,7 @@ impl Device {
     /// Every device of this machine: the Vulkan adapters, then `cpu`, then `oracle`.
     pub fn list() -> Vec<Device> {
         let adapters = wgrad_wgpu::adapters().into_iter();
-        let vulkan = adapters.map(|a| Device(Which::Vulkan(Box::new(a))));
+        let vulkan = adapters.map(|a| Device::of(Which::Vulkan(Box::new(a))));
         vulkan.chain([Device::cpu(), Device::oracle()]).collect()
     }
 
@@ -99,7 +103,7 @@ impl Device {
     fn best() -> Device {
         let adapters = wgrad_wgpu::adapters();
         let gpu = wgrad_wgpu::choose(&adapters, None).cloned();
-        gpu.map_or(Device::cpu(), |a| Device(Which::Vulkan(Box::new(a))))
+        gpu.map_or(Device::cpu(), |a| Device::of(Which::Vulkan(Box::new(a))))
     }
 
     /// The device called `name`: `auto`, `cpu`, `oracle` (or `cpu64`), or a Vulkan adapter's index, PCI
@@ -120,7 +124,7 @@ impl Device {
             "cpu" => Ok(Device::cpu()),
             "oracle" | "cpu64" => Ok(Device::oracle()),
             other => match wgrad_wgpu::choose(&wgrad_wgpu::adapters(), Some(other)) {
-                Ok(adapter) => Ok(Device(Which::Vulkan(Box::new(adapter.clone())))),
+                Ok(adapter) => Ok(Device::of(Which::Vulkan(Box::new(adapter.clone())))),
                 Err(_) => {
                     let have: Vec<String> = Device::list().iter().map(|d| format!("\n  {d}")).collect();
                     bail!(Adapter, asked, "no device is called `{name}`; there are:{}", have.concat())
@@ -131,17 +135,17 @@ impl Device {
 
     /// The CPU executor.
     pub fn cpu() -> Device {
-        Device(Which::Cpu)
+        Device::of(Which::Cpu)
     }
 
     /// The f64 executor of the CPU: plain, slow, the reference of all tests.
     pub fn oracle() -> Device {
-        Device(Which::Oracle)
+        Device::of(Which::Oracle)
     }
 
     /// The device's name.
     pub fn name(&self) -> &str {
-        match &self.0 {
+        match &self.which {
             Which::Cpu => "cpu",
             Which::Oracle => "oracle",
             Which::Vulkan(adapter) => &adapter.name,
@@ -150,11 +154,30 @@ impl Device {
 
     /// What kind of device it is.
     pub fn kind(&self) -> DeviceKind {
-        match &self.0 {
+        match &self.which {
             Which::Cpu => DeviceKind::Cpu,
             Which::Oracle => DeviceKind::Oracle,
             Which::Vulkan(adapter) => adapter.kind,
         }
+    }
+
+    fn of(which: Which) -> Device {
+        Device { which, off: Off::default() }
+    }
+
+    /// The same device, on which the fast path is not taken; what `WGRAD_OFF` names is off on every device.
+    /// For finding where a number comes from.
+    ///
+    /// ```
+    /// use wgrad::prelude::*;
+    /// # fn main() -> wgrad::Result<()> {
+    /// let ctx = Context::new(&Device::cpu().without(wgrad::Fast::Fusion))?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn without(mut self, path: Fast) -> Device {
+        self.off = self.off.with(path);
+        self
     }
 
     /// The device, opened.
@@ -162,17 +185,20 @@ impl Device {
     /// # Errors
     /// `Adapter` when the driver refuses.
     pub fn open(&self) -> Result<Arc<dyn Backend>> {
-        Ok(match &self.0 {
-            Which::Cpu => Arc::new(wgrad_cpu::Cpu::new()),
+        Ok(match &self.which {
+            Which::Cpu => Arc::new(wgrad_cpu::Cpu::new().without(self.off)),
             Which::Oracle => Arc::new(wgrad_cpu::Oracle::new()),
-            Which::Vulkan(adapter) => Arc::new(wgrad_wgpu::Gpu::open(adapter)?),
+            Which::Vulkan(adapter) => {
+                let lower = |caps: &mut Caps| caps.off = caps.off.and(self.off);
+                Arc::new(wgrad_wgpu::Gpu::open_with(adapter, lower)?)
+            }
         })
     }
 }
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        match &self.which {
             Which::Cpu => f.write_str("cpu: f32 on all cores"),
             Which::Oracle => f.write_str("oracle: f64 on the CPU, for checking"),
             Which::Vulkan(adapter) => write!(f, "{adapter}"),

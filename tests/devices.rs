@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use wgrad_autograd::{Context, ContextOptions};
 use wgrad_cpu::{Cpu, Oracle};
-use wgrad_graph::{Backend, Caps, DeviceKind};
+use wgrad_graph::{Backend, Caps, DeviceKind, Off};
 use wgrad_wgpu::{AdapterInfo, Gpu};
 
 use crate::engine::Recorder;
@@ -52,6 +52,15 @@ impl Subject {
     pub(crate) fn fresh_gpu(&self) -> Option<Arc<Gpu>> {
         let Origin::Adapter(info) = &self.origin else { return None };
         Some(Arc::new(Gpu::open(info).expect("the adapter was listed")))
+    }
+
+    /// As [`Subject::fresh`], without some fast paths.
+    pub(crate) fn without(&self, off: Off) -> Arc<dyn Backend> {
+        match &self.origin {
+            Origin::Cpu => Arc::new(Cpu::new().without(off)),
+            Origin::Oracle => self.fresh(),
+            Origin::Adapter(_) => self.lowered(|caps| caps.off = off),
+        }
     }
 
     /// As [`Subject::fresh`], on lowered limits.

@@ -27,7 +27,7 @@ fn all(p: &Pass, dtype: DType) -> Tensor {
 }
 
 /// One of each kind of kernel, of dtype `h`.
-fn programs(p: &Pass, h: DType) -> Vec<(&'static str, Tensor)> {
+pub(crate) fn programs(p: &Pass, h: DType) -> Vec<(&'static str, Tensor)> {
     let x = |dims: &[usize], of: i32| small(p, dims, h, of);
     let mut made =
         vec![("views", all(p, h).t().flip([1])), ("there and back", all(p, h).cast(DType::F32).cast(h))];

@@ -34,6 +34,7 @@ mod nn;
 mod numerics;
 mod ops;
 mod ops_table;
+mod paths;
 mod pipeline;
 mod profile;
 mod programs;
@@ -86,6 +87,7 @@ fn main() -> ExitCode {
         ("nn", nn::tests()),
         ("ops", ops::tests()),
         ("ops_table", ops_table::tests()),
+        ("paths", paths::tests()),
         ("dtypes", dtypes::tests()),
         ("lines", lines::tests()),
         ("elementwise", elementwise::tests()),

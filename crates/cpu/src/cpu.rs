@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wgrad_graph::{
-    Args, Backend, BufferId, Caps, DeviceKind, Error, LeafArg, Memory, Out, Pending, Plan, Prepared, Ran,
-    Result, Stage, Ticket, Val, bail,
+    Args, Backend, BufferId, Caps, DeviceKind, Error, Fast, LeafArg, Memory, Off, Out, Pending, Plan,
+    Prepared, Ran, Result, Stage, Ticket, Val, bail,
 };
 
 use crate::memory::{ALIGN, Device, Ready, State};
@@ -45,6 +45,13 @@ impl Cpu {
         Cpu::build(Some(bytes))
     }
 
+    /// The same without the fast paths of `off`.
+    #[must_use]
+    pub fn without(mut self, off: Off) -> Cpu {
+        self.caps.off = self.caps.off.and(off);
+        self
+    }
+
     fn build(budget: Option<usize>) -> Cpu {
         let caps = Caps {
             name: format!("CPU, {} threads", rayon::current_num_threads()),
@@ -61,6 +68,7 @@ impl Cpu {
             f64: true,
             wide: false,
             native_half: false,
+            off: Off::of_env(),
         };
         Cpu { caps, device: Device::new(budget) }
     }
@@ -130,7 +138,7 @@ impl Backend for Cpu {
         let steps: Vec<Compiled> = plan.steps.iter().map(|step| Compiled::new(plan, step)).collect();
         let mut runs: Vec<Run> = Vec::new();
         for i in 0..steps.len() {
-            if runs.last().is_none_or(|run| run.steps.end <= i) {
+            if self.caps.allows(Fast::RowRuns) && runs.last().is_none_or(|run| run.steps.end <= i) {
                 runs.extend(rows::find(&steps, i));
             }
         }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wgrad_graph::{
-    Args, Backend, BufferId, Caps, DeviceKind, LeafArg, Memory, NodeId, Op, Pending, Plan, Prepared, Result,
-    Stage, Ticket, Val, bail,
+    Args, Backend, BufferId, Caps, DeviceKind, LeafArg, Memory, NodeId, Off, Op, Pending, Plan, Prepared,
+    Result, Stage, Ticket, Val, bail,
 };
 
 use crate::memory::{ALIGN, Device, Ready};
@@ -51,6 +51,7 @@ impl Oracle {
             f64: true,
             wide: true,
             native_half: false,
+            off: Off::default(),
         };
         Oracle { caps, device: Device::new(None) }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Bytes, DType, InStage, Plan, Result, Stage, Watch};
+use crate::{Bytes, DType, Fast, InStage, Off, Plan, Result, Stage, Watch};
 
 /// What kind of device runs the plans.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
@@ -56,9 +56,16 @@ pub struct Caps {
     /// Whether kernels have words of 16 bits, so that any invocation writes a half by itself; else two halves
     /// lie in a word, and what writes them writes both.
     pub native_half: bool,
+    /// The fast paths that are not to be taken.
+    pub off: Off,
 }
 
 impl Caps {
+    /// Whether a fast path may be taken.
+    pub fn allows(&self, path: Fast) -> bool {
+        !self.off.contains(path)
+    }
+
     /// The dtype in which elements of `dtype` are stored.
     pub fn storage(&self, dtype: DType) -> DType {
         if self.wide && dtype.is_float() { DType::F64 } else { dtype }

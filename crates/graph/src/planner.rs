@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::fuse::{Fused, fuse};
 use crate::{
-    Caps, Graph, InStage, Leaf, LeafKind, NodeId, Op, Options, Plan, Result, Stage, Val, Watch, bail,
+    Caps, Fast, Graph, InStage, Leaf, LeafKind, NodeId, Op, Options, Plan, Result, Stage, Val, Watch, bail,
 };
 
 /// Depth-first order has to save so much: it runs each update as soon as its gradient is there, where
@@ -72,6 +72,7 @@ pub(crate) fn plan_in(
     if !nodes(Op::Input).eq(leaves.iter().map(|l| l.0)) {
         bail!(Argument, "plan", "the leaves given are not the input nodes of the graph in order");
     }
+    let options = &Options { fuse: options.fuse && caps.allows(Fast::Fusion), ..options.clone() };
     let vals: Vec<Val> = roots.iter().map(|r| r.val).collect();
     let updates: Vec<Val> = roots.iter().filter(|r| r.into.is_some()).map(|r| r.val).collect();
     let fused = {

@@ -10,7 +10,7 @@ mod run;
 use std::sync::Arc;
 
 use crate::planner::plan_in;
-use crate::{Caps, DType, DeviceKind, Graph, LeafKind, NodeId, Op, Options, Plan, Root, Shape, Val};
+use crate::{Caps, DType, DeviceKind, Graph, LeafKind, NodeId, Off, Op, Options, Plan, Root, Shape, Val};
 
 /// Limits like those of a small GPU.
 pub(crate) fn caps() -> Caps {
@@ -29,6 +29,7 @@ pub(crate) fn caps() -> Caps {
         f64: false,
         wide: false,
         native_half: false,
+        off: Off::default(),
     }
 }
 

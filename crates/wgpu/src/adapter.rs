@@ -4,9 +4,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
-use wgrad_graph::{Caps, DeviceKind, Error, ErrorKind, Result};
-
-use crate::native;
+use wgrad_graph::{Caps, DeviceKind, Error, ErrorKind, Fast, Off, Result};
 
 /// Values are aligned to this many bytes on every adapter: the strictest binding alignment known.
 pub(crate) const ALIGN_BYTES: usize = 256;
@@ -95,6 +93,7 @@ pub(crate) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
 fn caps(adapter: &wgpu::Adapter, info: &wgpu::AdapterInfo, kind: DeviceKind, driver: &str) -> Caps {
     let limits = adapter.limits();
     let features = features(adapter);
+    let off = Off::of_env();
     let value_bytes = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     let fixed =
         info.subgroup_min_size == info.subgroup_max_size && features.contains(wgpu::Features::SUBGROUP);
@@ -115,7 +114,8 @@ fn caps(adapter: &wgpu::Adapter, info: &wgpu::AdapterInfo, kind: DeviceKind, dri
         subgroup: if fixed { info.subgroup_min_size } else { 1 },
         f64: false,
         wide: false,
-        native_half: features.contains(wgpu::Features::SHADER_I16) && !native::switched_off(),
+        native_half: features.contains(wgpu::Features::SHADER_I16) && !off.contains(Fast::NativeHalf),
+        off,
     }
 }
 

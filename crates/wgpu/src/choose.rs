@@ -1,7 +1,7 @@
 //! Which variant of a kernel runs: a table from sizes and limits, with the reason for each threshold.
 //! Sizes choose the variant here; they never enter its text.
 
-use wgrad_graph::{Caps, DeviceKind};
+use wgrad_graph::{Caps, DeviceKind, Fast};
 
 /// Whether barriers and idle lanes are dear: a driver that runs kernels on the CPU.
 pub(crate) fn software(caps: &Caps) -> bool {
@@ -40,15 +40,18 @@ pub(crate) fn pointwise_workgroup(caps: &Caps) -> u32 {
 }
 
 /// Whether an elementwise kernel handles four points an invocation.
-pub(crate) fn quads(points: usize, exprs: usize) -> bool {
+pub(crate) fn quads(points: usize, exprs: usize, caps: &Caps) -> bool {
     // Below 16384 points the device is not filled, and fewer invocations finish later. The body is
     // printed four times: past 96 expressions the text costs more compile time than it saves. Both kinds
     // of device gain: lavapipe half of its time, an H200 reaches 3.7 of 4.3 TB/s.
-    points >= 16384 && exprs <= 96
+    caps.allows(Fast::Quads) && points >= 16384 && exprs <= 96
 }
 
 /// Longest text of a reduction's step that is repeated four times.
 pub(crate) fn unrolled_bytes(caps: &Caps) -> usize {
+    if !caps.allows(Fast::Unrolled) {
+        return 0;
+    }
     // Software drivers compile on the CPU; SwiftShader was not done after a minute with a text of 700
     // bytes four times over.
     if software(caps) { 450 } else { 1500 }
@@ -99,7 +102,11 @@ pub(crate) fn lanes(
         if (results >= 256 || length < 1024) && length <= most {
             return serial(wg);
         }
-        let wanted = (2048 / results.max(1)).max(length.div_ceil(most)).clamp(1, length / 64) as u32;
+        let least = length.div_ceil(most);
+        if !caps.allows(Fast::SplitReductions) && least == 1 {
+            return serial(wg);
+        }
+        let wanted = (2048 / results.max(1)).max(least).clamp(1, length / 64) as u32;
         return Lanes { x: 1, y: wg, inner: true, splits: wanted.div_ceil(wg), tree: false };
     }
     // An H200 holds 1056 workgroups of 256 at once.
@@ -117,7 +124,7 @@ pub(crate) fn lanes(
         }
         let x = wg / y;
         // A lane keeps at least 8 steps; less, and the second launch costs more than it frees.
-        let splits = split(results.div_ceil(x as usize), length, 8 * y as usize, FULL);
+        let splits = split(results.div_ceil(x as usize), length, 8 * y as usize, FULL, caps);
         return Lanes { x, y, inner: true, splits, tree: true };
     }
     if results >= wg as usize * FULL || length <= 16 {
@@ -125,12 +132,12 @@ pub(crate) fn lanes(
     }
     // 32 neighbours read a whole line together.
     let (x, y) = (wide, wg / wide);
-    let splits = split(results.div_ceil(x as usize), length, 8 * y as usize, FULL);
+    let splits = split(results.div_ceil(x as usize), length, 8 * y as usize, FULL, caps);
     Lanes { x, y, inner: false, splits, tree: true }
 }
 
-fn split(groups: usize, length: usize, least: usize, full: usize) -> u32 {
-    if groups >= full / 4 || length < 2 * least {
+fn split(groups: usize, length: usize, least: usize, full: usize, caps: &Caps) -> u32 {
+    if !caps.allows(Fast::SplitReductions) || groups >= full / 4 || length < 2 * least {
         return 1;
     }
     (full / groups.max(1)).min(length / least).clamp(1, 1024) as u32
@@ -230,7 +237,8 @@ pub(crate) fn product(batch: usize, m: usize, n: usize, k: usize, caps: &Caps) -
     if k == 0 || batch > caps.max_workgroups as usize {
         return Product::Dot;
     }
-    if software(caps) || caps.max_invocations < 256 || caps.shared_bytes < 20_000 {
+    let tiles = !software(caps) && caps.max_invocations >= 256 && caps.shared_bytes >= 20_000;
+    if !tiles || !caps.allows(Fast::TiledMatmul) {
         return if n < 4 || k > rounds(caps) / 2 {
             Product::Dot
         } else {
@@ -247,7 +255,8 @@ pub(crate) fn product(batch: usize, m: usize, n: usize, k: usize, caps: &Caps) -
     }
     let large = Tile { bm: 128, bn: 128, bk: 16, tm: 8, tn: 8, splits: 1 };
     let small = Tile { bm: 64, bn: 64, bk: 16, tm: 8, tn: 4, splits: 1 };
-    let room = (caps.max_workgroups as usize / batch).min(k.div_ceil(64)).clamp(1, 32);
+    let most = if caps.allows(Fast::SplitK) { 32 } else { 1 };
+    let room = (caps.max_workgroups as usize / batch).min(k.div_ceil(64)).clamp(1, most);
     let cut = |tile: Tile, splits: usize| {
         let chunk = k.div_ceil(splits).next_multiple_of(tile.bk as usize);
         Tile { splits: k.div_ceil(chunk) as u32, ..tile }

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wgrad_graph::{
-    Args, Backend, BufferId, Bytes, Caps, Error, ErrorKind, Memory, Pending, Plan, Prepared, Result, Ticket,
+    Args, Backend, BufferId, Bytes, Caps, Error, ErrorKind, Fast, Memory, Pending, Plan, Prepared, Result,
+    Ticket,
 };
 
 use crate::adapter::{AdapterInfo, features};
@@ -173,6 +174,7 @@ impl Gpu {
         if raised {
             wgrad_graph::bail!(Adapter, "open", "limits may be lowered, not raised: {caps:?}");
         }
+        caps.native_half &= caps.allows(Fast::NativeHalf);
         let mut features = features(&adapter.adapter);
         features.set(wgpu::Features::SHADER_I16, caps.native_half);
         if !features.contains(wgpu::Features::IMMEDIATES) {

@@ -13,11 +13,6 @@ use crate::faults::{Faults, lock};
 /// How long the test may take.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Whether `WGRAD_PACKED=1` asks for two halves a word on every adapter: for finding where numbers come from.
-pub(crate) fn switched_off() -> bool {
-    std::env::var_os("WGRAD_PACKED").is_some_and(|v| v == "1")
-}
-
 /// Whether every half, and what lies between two, is on this device the same by words of 16 bits as by words of
 /// two halves. Tried once a process for each adapter.
 pub(crate) fn works(

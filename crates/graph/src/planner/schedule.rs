@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::layout::{Context, Item};
 use crate::fuse::Order;
-use crate::{DType, Expr, Index, Kind, LeafKind, Op, Val};
+use crate::{DType, Expr, Fast, Index, Kind, LeafKind, Op, Val};
 
 /// Items in order, and for each the unit (neighbours that may run at once) that it belongs to.
 #[derive(Clone, Debug, PartialEq)]
@@ -213,9 +213,10 @@ pub(crate) fn batched(c: &Context<'_>, order: &Order, items: &[u32]) -> Sequence
     let mut units: Vec<Vec<u32>> = Vec::new();
     let mut unit_of = vec![0usize; items.len()];
     let mut last: HashMap<Text, usize> = HashMap::new();
+    let batches = c.caps.allows(Fast::Batches);
     for item in items {
         let mut joins = None;
-        if let Some(text) = text(c, &c.items[*item as usize]) {
+        if let Some(text) = text(c, &c.items[*item as usize]).filter(|_| batches) {
             let update = c.items[*item as usize].group.stores.iter().all(|s| c.updates.contains(&s.val));
             let known = last.get(&text).copied();
             joins = known.filter(|unit| {

@@ -256,7 +256,7 @@ pub(super) fn launch(
     let group = &*cx.step.group;
     let site = Points::new(cx, count);
     let parts = site.stores().any(|s| site.parts(s));
-    let quads = parts || (site.wide() && choose::quads(count, group.body.exprs.len()));
+    let quads = parts || (site.wide() && choose::quads(count, group.body.exprs.len(), cx.caps));
     let flagged = site.note(&mut k, quads);
     if let Some(planes) = planes {
         let touch = if quads && site.whole { Touch::Quad } else { Touch::Each };

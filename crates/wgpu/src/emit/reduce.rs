@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use wgrad_graph::{
-    Acc, AccKind, Caps, DType, ErrorKind, Expr, ExprId, Index, IndexId, Reduce, Result, View, bail,
+    Acc, AccKind, Caps, DType, ErrorKind, Expr, ExprId, Fast, Index, IndexId, Reduce, Result, View, bail,
 };
 
 use super::body::{Printer, Space, reach};
@@ -186,7 +186,7 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     }
     let states = States(group.accs.iter().map(|a| State::new(a, cx)).collect::<Result<_>>()?);
     let kernel = Reduction { cx, states, results, length };
-    let quads = kernel.quads();
+    let quads = cx.caps.allows(Fast::Quads) && kernel.quads();
     let bytes = kernel.states.bytes();
     let lanes = choose::lanes(results, length, kernel.rows(), bytes, quads, cx.caps);
     // Scratch memory holds states that are words.

@@ -35,6 +35,7 @@ pub(super) fn gpu() -> Caps {
         f64: false,
         wide: false,
         native_half: false,
+        off: wgrad_graph::Off::default(),
     }
 }
 

@@ -1,0 +1,154 @@
+//! Paths that exist for speed alone. Results with and without one agree within the tolerance of what they
+//! compute, so that a wrong number is found by switching them off one after another.
+
+use std::fmt;
+
+/// A path that is taken for speed, and can be switched off by its name: `WGRAD_OFF=quads,split_k`, or
+/// [`Off::with`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Fast {
+    /// Several nodes in one kernel.
+    Fusion,
+    /// Equal kernels of several values, such as the updates of all parameters, as one dispatch.
+    Batches,
+    /// Four neighbouring elements by one invocation.
+    Quads,
+    /// Four turns of a reduction's loop at once.
+    Unrolled,
+    /// Few long reductions cut up among workgroups, combined by a second launch.
+    SplitReductions,
+    /// Matrix products staged through workgroup memory.
+    TiledMatmul,
+    /// Matrix products cut up along K among workgroups, combined by a second launch.
+    SplitK,
+    /// Halves as words of 16 bits, where the adapter has those.
+    NativeHalf,
+    /// On the CPU: neighbouring kernels of one row after another, while the row is in the cache.
+    RowRuns,
+}
+
+impl Fast {
+    /// All of them.
+    pub const ALL: [Fast; 9] = [
+        Fast::Fusion,
+        Fast::Batches,
+        Fast::Quads,
+        Fast::Unrolled,
+        Fast::SplitReductions,
+        Fast::TiledMatmul,
+        Fast::SplitK,
+        Fast::NativeHalf,
+        Fast::RowRuns,
+    ];
+
+    /// The name by which it is switched off.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fast::Fusion => "fusion",
+            Fast::Batches => "batches",
+            Fast::Quads => "quads",
+            Fast::Unrolled => "unrolled",
+            Fast::SplitReductions => "split_reductions",
+            Fast::TiledMatmul => "tiled_matmul",
+            Fast::SplitK => "split_k",
+            Fast::NativeHalf => "native_half",
+            Fast::RowRuns => "row_runs",
+        }
+    }
+
+    /// The path called `name`.
+    pub fn named(name: &str) -> Option<Fast> {
+        Fast::ALL.into_iter().find(|path| path.name() == name)
+    }
+}
+
+impl fmt::Display for Fast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The fast paths that are switched off; none by default.
+#[derive(Copy, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Off(u32);
+
+impl Off {
+    /// What `WGRAD_OFF` names: paths separated by commas, or `all`.
+    ///
+    /// # Panics
+    /// Where it names a path that there is not: a search that switches nothing off finds nothing.
+    pub fn of_env() -> Off {
+        let names = std::env::var("WGRAD_OFF").unwrap_or_default();
+        match Off::parse(&names) {
+            Ok(off) => off,
+            Err(name) => {
+                panic!("WGRAD_OFF: no fast path is called `{name}`; there are: all, {}", Off(u32::MAX))
+            }
+        }
+    }
+
+    /// The paths in a list of names separated by commas; the name that is none's otherwise.
+    pub fn parse(names: &str) -> Result<Off, &str> {
+        let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+        names.map(|name| (name, Fast::named(name))).try_fold(Off::default(), |off, named| match named {
+            ("all", _) => Ok(Off(u32::MAX)),
+            (_, Some(path)) => Ok(off.with(path)),
+            (name, None) => Err(name),
+        })
+    }
+
+    /// These, and `path`.
+    #[must_use]
+    pub const fn with(self, path: Fast) -> Off {
+        Off(self.0 | 1 << path as u32)
+    }
+
+    /// These, and those of `other`.
+    #[must_use]
+    pub const fn and(self, other: Off) -> Off {
+        Off(self.0 | other.0)
+    }
+
+    /// Whether `path` is switched off.
+    pub const fn contains(self, path: Fast) -> bool {
+        self.0 & 1 << path as u32 != 0
+    }
+}
+
+impl fmt::Display for Off {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> =
+            Fast::ALL.into_iter().filter(|path| self.contains(*path)).map(Fast::name).collect();
+        f.write_str(&names.join(", "))
+    }
+}
+
+impl fmt::Debug for Off {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Off({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_switch_paths_off() {
+        assert_eq!(Off::parse(""), Ok(Off::default()));
+        let off = Off::parse(" quads, split_k ,").unwrap();
+        assert_eq!(off, Off::default().with(Fast::Quads).with(Fast::SplitK));
+        assert!(off.contains(Fast::SplitK) && !off.contains(Fast::Batches));
+        assert_eq!(off.to_string(), "quads, split_k");
+        assert_eq!(Off::parse("quads,quad"), Err("quad"));
+        let all = Off::parse("all").unwrap();
+        assert!(Fast::ALL.into_iter().all(|path| all.contains(path)));
+    }
+
+    #[test]
+    fn each_path_has_a_name_of_its_own() {
+        for (i, path) in Fast::ALL.into_iter().enumerate() {
+            assert_eq!((path as usize, Fast::named(path.name())), (i, Some(path)));
+        }
+    }
+}

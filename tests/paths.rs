@@ -1,0 +1,94 @@
+//! Every fast path can be switched off by its name, and changes no number beyond rounding.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use wgrad::nn::{AdamW, AdamWConfig, Mlp, Module, Optimizer, Rng};
+use wgrad::{Context, DType, Fast, HostTensor, Off, Pass, Result, Tensor};
+
+use crate::{Subject, halves};
+
+crate::suite![
+    plain: ;
+    device: every_path_agrees_with_its_absence, paths_make_fewer_dispatches,
+];
+
+/// A context of its own without some paths.
+fn without(subject: &Subject, off: Off) -> Context {
+    Context::new(subject.without(off)).unwrap()
+}
+
+fn numbers(p: &Pass, dims: &[usize], of: usize) -> Result<Tensor> {
+    let value = |i: usize| ((i * 37 + of) % 101) as f32 / 50.0 - 1.0;
+    let elems: Vec<f32> = (0..dims.iter().product()).map(value).collect();
+    p.input(HostTensor::new(dims, &elems)?)
+}
+
+/// Three steps of training, and operations large enough that each path is taken.
+fn results(ctx: &Context) -> Result<Vec<Vec<f64>>> {
+    let mlp = Mlp::new(ctx, &[37, 64, 64, 5], Rng::seed(3))?;
+    let mut opt = AdamW::new(mlp.params(), AdamWConfig::default())?;
+    let mut made = Vec::new();
+    for step in 0..3 {
+        let loss = ctx.pass(|p| {
+            let (x, t) = (numbers(p, &[130, 37], step)?, numbers(p, &[130, 5], step + 1)?);
+            let loss = mlp.forward(x).try_mse(t)?;
+            let grads = loss.backward()?;
+            opt.step(&grads)?;
+            loss.to_vec::<f64>()
+        })?;
+        made.push(loss);
+    }
+    for w in mlp.params().iter() {
+        made.push(w.read()?.to_vec());
+    }
+    made.push(ctx.pass(|p| numbers(p, &[70_000], 1)?.try_tanh()?.to_vec())?);
+    made.push(ctx.pass(|p| numbers(p, &[3, 20_000], 2)?.try_square()?.try_mean(1)?.to_vec())?);
+    made.push(ctx.pass(|p| numbers(p, &[20_000, 3], 2)?.try_sum(0)?.to_vec())?);
+    made.push(ctx.pass(|p| numbers(p, &[600, 300], 4)?.try_softmax(1)?.to_vec())?);
+    made.push(ctx.pass(|p| numbers(p, &[3, 70, 900], 4)?.try_matmul(numbers(p, &[900, 66], 5)?)?.to_vec())?);
+    for (_, y) in ctx.pass(|p| {
+        let made = halves::programs(p, DType::F16).into_iter();
+        made.map(|(name, y)| Ok((name, y.to_vec::<f64>()?))).collect::<Result<Vec<_>>>()
+    })? {
+        made.push(y);
+    }
+    Ok(made)
+}
+
+fn every_path_agrees_with_its_absence(subject: &Subject) {
+    let all = Fast::ALL.into_iter().fold(Off::default(), Off::with);
+    let want = results(&without(subject, Off::default())).unwrap();
+    let alone = Fast::ALL.into_iter().map(|path| Off::default().with(path));
+    // What a slow compiler is spared: the paths one by one.
+    for off in alone.filter(|_| !subject.is_slow()).chain([all]) {
+        let got = results(&without(subject, off)).unwrap();
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            let largest = want.iter().filter(|w| w.is_finite()).fold(1e-6_f64, |m, w| m.max(w.abs()));
+            assert_eq!(got.len(), want.len());
+            for (g, w) in got.iter().zip(want) {
+                let same = g == w || g.is_nan() && w.is_nan() || (g - w).abs() <= 4e-5 * largest;
+                assert!(same, "without {off}: result {i}: {g} and {w}");
+            }
+        }
+    }
+}
+
+/// What a path is for, counted: it is taken where it may be, and not where it may not.
+fn paths_make_fewer_dispatches(subject: &Subject) {
+    if subject.is_oracle() {
+        return;
+    }
+    let count = |off: Off| {
+        let ctx = without(subject, off);
+        let before = ctx.stats().dispatches;
+        results(&ctx).unwrap();
+        ctx.stats().dispatches - before
+    };
+    let all = count(Off::default());
+    let fusion = count(Off::default().with(Fast::Fusion));
+    assert!(fusion > all, "{fusion} without fusion, {all} with all paths");
+    if subject.is_vulkan() {
+        let batches = count(Off::default().with(Fast::Batches));
+        assert!(batches > all, "{batches} without batches, {all} with all paths");
+    }
+}
