@@ -121,9 +121,13 @@ impl Backend for Dry {
     }
 
     fn prepare(&self, plan: &Arc<Plan>) -> Result<Arc<dyn Prepared>> {
+        let bytes = match self.caps.kind {
+            DeviceKind::Cpu | DeviceKind::Oracle => plan.workspace_bytes,
+            _ => wgrad_wgpu::workspace_bytes(plan, &self.caps)?,
+        };
         let mut state = lock(&self.state);
         let serial = state.next();
-        state.works.insert(serial, plan.workspace_bytes);
+        state.works.insert(serial, bytes);
         state.count();
         Ok(Arc::new(Ready { state: Arc::clone(&self.state), serial }))
     }

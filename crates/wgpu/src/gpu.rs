@@ -278,7 +278,7 @@ impl Backend for Gpu {
     }
 
     fn prepare(&self, plan: &Arc<Plan>) -> Result<Arc<dyn Prepared>> {
-        let lowered = prepare::lower(&self.core, plan)?;
+        let lowered = prepare::lower(&self.core.caps, plan)?;
         Ok(Arc::new(prepare::prepare(&self.core, plan, lowered)?))
     }
 

@@ -31,6 +31,7 @@ mod workspace;
 pub use adapter::{AdapterInfo, adapters, choose};
 pub use copy::Copying;
 pub use gpu::{AllocatorReport, Gpu};
+pub use prepare::workspace_bytes;
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use rayon::prelude::*;
 use smallvec::SmallVec;
-use wgrad_graph::{DeviceKind, Error, ErrorKind, LeafKind, Loc, Plan, Prepared, Result, Step};
+use wgrad_graph::{Caps, DeviceKind, Error, ErrorKind, LeafKind, Loc, Plan, Prepared, Result, Step};
 
 use crate::choose;
 use crate::emit;
@@ -118,8 +118,24 @@ impl Ready {
 }
 
 /// The dispatches of each of the plan's steps.
-pub(crate) fn lower(core: &Core, plan: &Plan) -> Result<Vec<Lowered>> {
-    plan.steps.par_iter().map(|step| emit::lower(step, &plan.graph, &plan.scalars, &core.caps)).collect()
+pub(crate) fn lower(caps: &Caps, plan: &Plan) -> Result<Vec<Lowered>> {
+    plan.steps.par_iter().map(|step| emit::lower(step, &plan.graph, &plan.scalars, caps)).collect()
+}
+
+/// Scratch memory that the steps share, bytes.
+fn scratch_bytes(lowered: &[Lowered], align: u64) -> u64 {
+    lowered.iter().map(|l| l.scratch_bytes as u64).max().unwrap_or(0).next_multiple_of(align)
+}
+
+/// Bytes that a plan's workspace takes on a device with such limits: what the plan says, and the scratch memory of
+/// its kernels. No device is asked.
+///
+/// # Errors
+/// `Limit` and `DType`, as [`wgrad_graph::Backend::prepare`].
+pub fn workspace_bytes(plan: &Plan, caps: &Caps) -> Result<usize> {
+    let align = caps.align_bytes as u64;
+    let scratch = scratch_bytes(&lower(caps, plan)?, align);
+    Ok(plan.workspace_bytes.next_multiple_of(caps.align_bytes) + scratch as usize)
 }
 
 /// Estimated time of a dispatch, from what devices of its kind reach.
@@ -132,7 +148,7 @@ fn cost_ns(kind: DeviceKind, launch: &Launch) -> u64 {
 pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>) -> Result<Ready> {
     core.faults.check("prepare")?;
     let align = core.caps.align_bytes as u64;
-    let scratch = lowered.iter().map(|l| l.scratch_bytes as u64).max().unwrap_or(0).next_multiple_of(align);
+    let scratch = scratch_bytes(&lowered, align);
     let places = workspace::place(plan, scratch, align, core.max_buffer_bytes / align * align)?;
 
     let mut launches: Vec<(usize, Launch)> = lowered

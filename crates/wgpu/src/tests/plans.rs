@@ -242,3 +242,23 @@ fn an_index_out_of_range_is_told_by_the_read_after() {
         assert_eq!(floats(&gpu, out, 6), [12.0, 0.0, 14.0, 3.0, 0.0, 11.0]);
     });
 }
+
+#[test]
+fn a_workspace_is_known_before_it_is_made() {
+    on_every_adapter(|_, gpu| {
+        // Few long sums: their parts lie in scratch memory, of which the plan knows nothing.
+        let mut t = Tape { graph: Graph::default(), leaves: Vec::new() };
+        let x = t.input(LeafKind::Upload, &[3, 1 << 17], DType::F32);
+        let sum = t.sum(x, &[1]);
+        let roots = [Root { val: sum, into: None }];
+        let options = Options { fuse: true, keep: false };
+        let plan = plan(&Arc::new(t.graph), &roots, &t.leaves, &options, gpu.caps()).unwrap();
+        let told = crate::workspace_bytes(&plan, gpu.caps()).unwrap();
+        assert!(told > plan.workspace_bytes, "{told} bytes, of the plan {}", plan.workspace_bytes);
+        let before = gpu.memory().live_bytes;
+        let ready = gpu.prepare(&Arc::new(plan)).unwrap();
+        assert_eq!(gpu.memory().live_bytes - before, told);
+        drop(ready);
+        assert_eq!(gpu.memory().live_bytes, before);
+    });
+}
