@@ -49,9 +49,12 @@ fn genes() -> impl Strategy<Value = Genes> {
 
 /// Runs `test` on random programs, the same ones for the same seed; their number.
 fn programs(count: u32, test: impl Fn(&Genes) -> Result<(), String>) -> u32 {
-    let asked = std::env::var("WGRAD_FUZZ").ok().and_then(|v| {
-        let (seed, count) = v.split_once(',')?;
-        Some((seed.trim().parse::<u8>().ok()?, count.trim().parse().ok()?))
+    let asked = std::env::var("WGRAD_FUZZ").ok().map(|v| {
+        let parts = v.split_once(',').map(|(seed, count)| (seed.trim().parse(), count.trim().parse()));
+        let Some((Ok(seed), Ok(count))) = parts else {
+            panic!("WGRAD_FUZZ is `seed,count` with a seed up to 255, not `{v}`")
+        };
+        (seed, count)
     });
     let (seed, cases) = asked.unwrap_or((0, count));
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
