@@ -14,6 +14,7 @@ use crate::memory::{ALIGN, Device, Ready, State};
 use crate::oracle::{check_arity, count_uploads};
 use crate::rows::{self, Run};
 use crate::step::{Arena, Compiled, Mem};
+use crate::tail;
 
 /// The CPU as a device: elements in their own dtype, vector code chosen at run time, all cores.
 ///
@@ -81,6 +82,8 @@ struct Program {
     steps: Vec<Compiled>,
     /// Steps that run row by row together.
     runs: Vec<Run>,
+    /// Whether threads share the work of a step.
+    shared: bool,
     /// Slots that begin with each step, and that end with it.
     born: Vec<Vec<u32>>,
     dies: Vec<Vec<u32>>,
@@ -127,6 +130,49 @@ impl Program {
         }
         self.steps.iter().try_for_each(|step| step.check(args.scalars))
     }
+
+    /// Runs the steps in order; the first error flag that one raised.
+    fn run(
+        &self,
+        arena: &mut Arena<'_>,
+        args: &Args<'_>,
+        state: &mut State,
+        ran: &mut Vec<Ran>,
+    ) -> Option<Error> {
+        let (steps, plan) = (&self.steps, &self.plan);
+        let mut error: Option<Error> = None;
+        let mut i = 0;
+        while i < steps.len() {
+            let start_ns = args.watch.map(|watch| watch.now_ns());
+            let run = self.runs.iter().find(|run| run.steps.start == i);
+            let run = run.filter(|run| run.is_apart(steps, arena));
+            let range = run.map_or(i..i + 1, |run| run.steps.clone());
+            for slot in self.born[range.clone()].iter().flatten() {
+                arena.mems[self.slot(*slot)] = Mem::Block(state.take(plan.slots[*slot as usize].bytes));
+            }
+            match run {
+                Some(run) => {
+                    for (step, flag) in steps[range.clone()].iter().zip(run.run(steps, arena, args.scalars)) {
+                        if let Some(met) = flag.raised() {
+                            error.get_or_insert_with(|| step.out_of_range(met));
+                        }
+                    }
+                }
+                None => steps[i].run(arena, args.scalars, state, &mut error),
+            }
+            for slot in self.dies[range.clone()].iter().flatten() {
+                if let Mem::Block(block) = std::mem::take(&mut arena.mems[self.slot(*slot)]) {
+                    state.give(block);
+                }
+            }
+            if let (Some(start_ns), Some(watch)) = (start_ns, args.watch) {
+                let steps = (range.start as u32..range.end as u32).collect();
+                ran.push(Ran { steps, start_ns, end_ns: watch.now_ns() });
+            }
+            i = range.end;
+        }
+        error
+    }
 }
 
 impl Backend for Cpu {
@@ -135,7 +181,8 @@ impl Backend for Cpu {
     }
 
     fn prepare(&self, plan: &Arc<Plan>) -> Result<Arc<dyn Prepared>> {
-        let steps: Vec<Compiled> = plan.steps.iter().map(|step| Compiled::new(plan, step)).collect();
+        let steps: Vec<Compiled> =
+            plan.steps.iter().map(|step| Compiled::new(plan, step, &self.caps)).collect();
         let mut runs: Vec<Run> = Vec::new();
         for i in 0..steps.len() {
             if self.caps.allows(Fast::RowRuns) && runs.last().is_none_or(|run| run.steps.end <= i) {
@@ -156,7 +203,8 @@ impl Backend for Cpu {
         state.counters.kernels += steps.len() as u64;
         drop(state);
         let device = Arc::clone(&self.device);
-        Ok(Arc::new(Program { plan: Arc::clone(plan), steps, runs, born, dies, device }))
+        let shared = steps.iter().any(|step| tail::parts(step.amount()) > 1);
+        Ok(Arc::new(Program { plan: Arc::clone(plan), steps, runs, shared, born, dies, device }))
     }
 
     fn alloc(&self, bytes: usize) -> Result<BufferId> {
@@ -208,40 +256,12 @@ impl Backend for Cpu {
 
         let _compute = args.stage(Stage::Compute);
         let mut ran: Vec<Ran> = Vec::new();
-        let mut error: Option<Error> = None;
-        let steps = &program.steps;
-        let mut i = 0;
-        while i < steps.len() {
-            let start_ns = args.watch.map(|watch| watch.now_ns());
-            let run = program.runs.iter().find(|run| run.steps.start == i);
-            let run = run.filter(|run| run.is_apart(steps, &arena));
-            let range = run.map_or(i..i + 1, |run| run.steps.clone());
-            for slot in program.born[range.clone()].iter().flatten() {
-                arena.mems[program.slot(*slot)] = Mem::Block(state.take(plan.slots[*slot as usize].bytes));
-            }
-            match run {
-                Some(run) => {
-                    for (step, flag) in
-                        steps[range.clone()].iter().zip(run.run(steps, &mut arena, args.scalars))
-                    {
-                        if let Some(met) = flag.raised() {
-                            error.get_or_insert_with(|| step.out_of_range(met));
-                        }
-                    }
-                }
-                None => steps[i].run(&mut arena, args.scalars, &mut state, &mut error),
-            }
-            for slot in program.dies[range.clone()].iter().flatten() {
-                if let Mem::Block(block) = std::mem::take(&mut arena.mems[program.slot(*slot)]) {
-                    state.give(block);
-                }
-            }
-            if let (Some(start_ns), Some(watch)) = (start_ns, args.watch) {
-                let steps = (range.start as u32..range.end as u32).collect();
-                ran.push(Ran { steps, start_ns, end_ns: watch.now_ns() });
-            }
-            i = range.end;
-        }
+        let all = &mut *state;
+        let error = match program.shared {
+            // Among the pool's threads, so that a step that is shared by them wakes one and waits for none.
+            true => rayon::scope(|_| program.run(&mut arena, &args, all, &mut ran)),
+            false => program.run(&mut arena, &args, all, &mut ran),
+        };
         for (buffer, place) in home {
             if let Mem::Block(block) = std::mem::take(&mut arena.mems[place]) {
                 state.checkin(buffer, block);

@@ -167,19 +167,33 @@ fn each<A: Wide<T>, T: Num>(acc: &mut [A], x: &[T], f: impl Fn(A, A) -> A) {
     acc.iter_mut().zip(x).for_each(|(a, x)| *a = f(*a, A::widen(*x)));
 }
 
+/// Rows of lanes that are folded in one turn of the loop.
+const AT_ONCE: usize = 8;
+
 #[inline(always)]
 fn lanewise<A: Wide<T>, T: Num>(acc: &mut [A; LANES], x: &[T], f: impl Fn(A, A) -> A) {
-    let mut lanes = *acc;
+    // A length that the compiler does not know keeps the loop over lanes a loop, which becomes vector code;
+    // unrolled, it would be taken apart into one number after the other.
+    let n = std::hint::black_box(LANES).min(LANES);
     let (rows, rest) = x.as_chunks::<LANES>();
-    for row in rows {
-        for l in 0..LANES {
-            lanes[l] = f(lanes[l], A::widen(row[l]));
+    let (eights, single) = rows.as_chunks::<AT_ONCE>();
+    for r in eights {
+        for l in 0..n {
+            let mut a = acc[l];
+            for row in r {
+                a = f(a, A::widen(row[l]));
+            }
+            acc[l] = a;
         }
     }
-    for (a, x) in lanes.iter_mut().zip(rest) {
+    for row in single {
+        for l in 0..n {
+            acc[l] = f(acc[l], A::widen(row[l]));
+        }
+    }
+    for (a, x) in acc.iter_mut().zip(rest) {
         *a = f(*a, A::widen(*x));
     }
-    *acc = lanes;
 }
 
 #[inline(always)]

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+use smallvec::SmallVec;
 use wgrad_graph::DType;
 
 use crate::access::{Access, Class};
@@ -83,8 +84,8 @@ pub(crate) struct Machine<'m, 'c> {
     same: Vec<bool>,
     /// Elements of the program's tables in the block now evaluated.
     tables: Vec<Vec<i32>>,
-    /// Whether an operand is also an output.
-    in_place: bool,
+    /// For each store, whether its block may be computed where it goes: nothing reads there later.
+    direct: SmallVec<[bool; 4]>,
 }
 
 impl Drop for Machine<'_, '_> {
@@ -112,6 +113,18 @@ pub(crate) fn run(program: &Program, env: Env<'_>, range: Range<usize>, chunks: 
     }
 }
 
+/// Whether all that the program reads of store `k`'s memory is read before the store's own block is made.
+fn is_direct(program: &Program, env: Env<'_>, k: usize) -> bool {
+    let from = program.targets[k].from;
+    program.instrs.iter().all(|instr| match &instr.code {
+        Code::Load { operand, .. } | Code::Gather { operand, .. } => match env.operands.get(*operand) {
+            Some(Operand::Output(j)) if *j == k => instr.last_use < from,
+            _ => true,
+        },
+        _ => true,
+    })
+}
+
 impl<'m, 'c> Machine<'m, 'c> {
     pub(crate) fn new(program: &'m Program, env: Env<'m>, chunks: &'m mut [Chunk<'c>]) -> Self {
         let mut slots = REGISTERS.take();
@@ -123,6 +136,7 @@ impl<'m, 'c> Machine<'m, 'c> {
             }
         }
         let in_place = env.operands.iter().any(|o| matches!(o, Operand::Output(_)));
+        let direct = (0..program.targets.len()).map(|k| !in_place || is_direct(program, env, k)).collect();
         let count = program.instrs.len();
         Machine {
             program,
@@ -132,7 +146,7 @@ impl<'m, 'c> Machine<'m, 'c> {
             at: vec![At::Slot(0); count],
             same: vec![false; count],
             tables: vec![Vec::new(); program.tables.len()],
-            in_place,
+            direct,
         }
     }
 
@@ -175,7 +189,7 @@ impl<'m, 'c> Machine<'m, 'c> {
                 Place::Uniform(_) => {}
                 Place::Slot(slot) => self.compute(id, n, len, At::Slot(slot)),
                 // Later loads of the block may read what lies in the output.
-                Place::Output(_, slot) if self.in_place => self.compute(id, n, len, At::Slot(slot)),
+                Place::Output(k, slot) if !self.direct[k] => self.compute(id, n, len, At::Slot(slot)),
                 Place::Output(k, _) => {
                     let element = n as i64 + self.offset(&program.targets[k].access) - self.chunks[k].base;
                     self.compute(id, n, len, At::Output(k, element as usize * instr.dtype.bytes()));
@@ -184,7 +198,7 @@ impl<'m, 'c> Machine<'m, 'c> {
         }
         for (k, target) in program.targets.iter().enumerate() {
             let instr = &program.instrs[target.from];
-            if !self.in_place && matches!(instr.place, Place::Output(j, _) if j == k) {
+            if self.direct[k] && matches!(instr.place, Place::Output(j, _) if j == k) {
                 continue;
             }
             let size = instr.dtype.bytes();
@@ -213,6 +227,15 @@ impl<'m, 'c> Machine<'m, 'c> {
     /// Computes instruction `id` into `to`; a load may instead be borrowed where it lies.
     fn compute(&mut self, id: InstrId, n: usize, len: usize, to: At) {
         let instr = &self.program.instrs[id];
+        if let Code::Load { operand, access } = &instr.code
+            && let Operand::Output(k) = self.env.operands[*operand]
+            && access.class == Class::Flat
+            && instr.last_use != usize::MAX
+        {
+            let element = n as i64 + self.offset(access) - self.chunks[k].base;
+            self.at[id] = At::Output(k, element as usize * instr.dtype.bytes());
+            return;
+        }
         if let Code::Load { operand, access } = &instr.code
             && let Some(start) = self.borrowed(*operand, access, n, len)
         {

@@ -1,13 +1,18 @@
 //! Products of matrices, then the epilogue. Which loop computes a product, and so the order of its
 //! sums, depends on sizes alone, never on where elements lie: a view and its copy give equal bits.
 
+use std::cell::RefCell;
+use std::ops::Range;
+
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use rayon::prelude::*;
 use wgrad_graph::{DType, Group, Kind, Line, stride};
 
+use crate::access::Turned;
 use crate::gather::Gather;
 use crate::gemm::{Mat, product};
 use crate::machine::Operand;
+use crate::turn;
 
 /// Multiply-adds below which one thread is faster than several.
 const PARALLEL_MACS: usize = 1 << 19;
@@ -19,8 +24,20 @@ const SMALL: usize = 256;
 const DEEP: usize = 4096;
 /// Elements of a product up to which threads share the parts of a long sum rather than each part.
 const NARROW: usize = 1 << 16;
+/// Elements from which a right factor that lies by columns is turned: `gemm` takes 3 ns to pick up one of
+/// 1024 x 1024 elements, turning takes 0.6.
+const TURN_ELEMS: usize = 1 << 12;
+/// Words of turned factors that a thread keeps.
+const KEEP_WORDS: usize = 4 << 20;
+/// Rows of a band, at least: each band packs the right factor anew, which costs a band of 64 rows 3 %.
+const MIN_BAND: usize = 64;
+/// Columns up to which `gemm` cuts sums elsewhere than for more.
+const LOW: usize = 64;
 /// Columns of a gathered right factor that are gathered at once.
 const WIDE: usize = 2048;
+
+/// Computes some rows of a product into memory of theirs.
+pub(crate) type Band<'f> = &'f (dyn Fn(Range<usize>, &mut [u8]) + Sync);
 
 /// A compiled product of matrices.
 #[derive(Debug)]
@@ -95,8 +112,8 @@ impl Side {
         &self,
         data: &'a [T],
         start: i64,
-        beside: std::ops::Range<usize>,
-        k: std::ops::Range<usize>,
+        beside: Range<usize>,
+        k: Range<usize>,
         buf: &'a mut Vec<T>,
         parallel: bool,
     ) -> Mat<'a, T> {
@@ -138,6 +155,52 @@ impl Product {
         count >= rayon::current_num_threads() && count > 1 && count * m * n * k >= PARALLEL_MACS
     }
 
+    /// Multiply-adds of the whole batch.
+    pub(crate) fn work(&self) -> usize {
+        let (m, n, k) = self.sizes;
+        self.batch.iter().product::<usize>() * m * n * k
+    }
+
+    /// Rows of the product, where threads may each take a band of them: a product alone, whose sums do not
+    /// depend on how many rows are taken at once.
+    pub(crate) fn bands(&self) -> Option<usize> {
+        let (m, n, k) = self.sizes;
+        let alone = self.batch.iter().product::<usize>() == 1;
+        let strided = matches!(self.b.place, Place::Strided { .. });
+        (alone
+            && strided
+            && m * n * k >= PARALLEL_MACS
+            && m >= 2 * MIN_BAND
+            && n > LOW
+            && k > 2
+            && k <= 2 * DEEP)
+            .then_some(m)
+    }
+
+    /// Calls `f` with what computes rows of the product, on any thread.
+    pub(crate) fn by_bands(&self, a: Operand<'_>, b: Operand<'_>, f: &mut dyn FnMut(Band<'_>)) {
+        match self.dtype {
+            DType::F64 => self.bands_of::<f64>(a, b, f),
+            _ => self.bands_of::<f32>(a, b, f),
+        }
+    }
+
+    fn bands_of<T: Float>(&self, a: Operand<'_>, b: Operand<'_>, f: &mut dyn FnMut(Band<'_>)) {
+        let (_, n, k) = self.sizes;
+        let (a, b): (&[T], &[T]) = (cast_slice(bytes(a)), cast_slice(bytes(b)));
+        let [a0, b0] = [&self.a, &self.b].map(|side| side.start(&self.batch, 0));
+        let own = &mut Vec::new();
+        let b = self.b.matrix(b, b0, 0..n, 0..k, own, false);
+        turned((n, k), Mat { rows: b.cols, cols: b.rows, ..b }, &mut |b| {
+            f(&|rows, y| {
+                let own = &mut Vec::new();
+                let size = (rows.len(), n, k);
+                let a = self.a.matrix(a, a0, rows, 0..k, own, false);
+                product(size, a, b, (cast_slice_mut(y), n), T::ONE, false);
+            });
+        });
+    }
+
     /// The whole batch into `y`.
     pub(crate) fn run_all(&self, a: Operand<'_>, b: Operand<'_>, y: &mut [u8]) {
         if !self.by_batch() {
@@ -151,9 +214,7 @@ impl Product {
 
     /// Products `first, first + 1, ..` of the batch into `y`.
     pub(crate) fn run(&self, a: Operand<'_>, b: Operand<'_>, first: usize, y: &mut [u8], parallel: bool) {
-        let (Operand::Bytes { bytes: a, .. }, Operand::Bytes { bytes: b, .. }) = (a, b) else {
-            unreachable!("factors are never written in place")
-        };
+        let (a, b) = (bytes(a), bytes(b));
         match self.dtype {
             DType::F64 => {
                 self.batches::<f64>(cast_slice(a), cast_slice(b), first, cast_slice_mut(y), parallel);
@@ -202,12 +263,12 @@ impl Product {
         }
     }
 
-    /// The product over the terms `k` alone.
+    /// The product over some terms alone.
     fn part<T: Float>(
         &self,
         (a, a0): (&[T], i64),
         (b, b0): (&[T], i64),
-        terms: std::ops::Range<usize>,
+        terms: Range<usize>,
         y: &mut [T],
         [own_a, own_b]: &mut [Vec<T>; 2],
         parallel: bool,
@@ -215,7 +276,7 @@ impl Product {
         let (m, n, _) = self.sizes;
         let k = terms.len();
         let a = self.a.matrix(a, a0, 0..m, terms.clone(), own_a, parallel);
-        let mut right = |columns: std::ops::Range<usize>, f: &mut dyn FnMut(Mat<'_, T>)| {
+        let mut right = |columns: Range<usize>, f: &mut dyn FnMut(Mat<'_, T>)| {
             let b = self.b.matrix(b, b0, columns, terms.clone(), own_b, parallel);
             f(Mat { rows: b.cols, cols: b.rows, ..b });
         };
@@ -241,10 +302,48 @@ impl Product {
                 for first in (0..n).step_by(some) {
                     let columns = first..n.min(first + some);
                     let size = (m, columns.len(), k);
-                    right(columns, &mut |b| product(size, a, b, (&mut y[first..], n), T::ONE, parallel));
+                    right(columns, &mut |b| {
+                        turned((size.1, k), b, &mut |b| {
+                            product(size, a, b, (&mut y[first..], n), T::ONE, parallel)
+                        });
+                    });
                 }
             }
         }
+    }
+}
+
+/// Memory of a factor.
+fn bytes(factor: Operand<'_>) -> &[u8] {
+    match factor {
+        Operand::Bytes { bytes, .. } => bytes,
+        Operand::Output(_) => unreachable!("factors are never written in place"),
+    }
+}
+
+thread_local! {
+    /// Memory of turned factors, kept between products.
+    static TURNED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `f` with the right factor, as rows that lie one after the other: one that lies by columns is turned
+/// first, tile by tile, where `gemm` would pick it up element by element.
+fn turned<T: Float>((n, k): (usize, usize), b: Mat<'_, T>, f: &mut dyn FnMut(Mat<'_, T>)) {
+    let far = b.rows == 1 && b.cols > 1 && n * k >= TURN_ELEMS;
+    if !far {
+        return f(b);
+    }
+    let mut words = TURNED.take();
+    let needed = (n * k * size_of::<T>()).div_ceil(8);
+    if words.len() < needed {
+        words = vec![0; needed];
+    }
+    let y = &mut cast_slice_mut::<_, T>(&mut words)[..n * k];
+    let axes = [(k, 1), (n, b.cols)].into_iter().collect();
+    turn::typed(&Turned { axes, offset: b.start as i64, across: 0 }, b.data, y);
+    f(Mat { data: y, start: 0, rows: n as i64, cols: 1 });
+    if words.len() <= KEEP_WORDS {
+        TURNED.replace(words);
     }
 }
 

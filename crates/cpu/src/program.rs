@@ -41,7 +41,7 @@ pub(crate) enum Place {
     /// In a register that is filled once for a whole run.
     Uniform(usize),
     /// In the output of a store, at the elements that the block stores; in the register where the
-    /// output is also read.
+    /// output is still to be read.
     Output(usize, usize),
 }
 
@@ -54,6 +54,8 @@ pub(crate) struct Instr {
     pub(crate) thin: bool,
     /// The elements of its index, where the program has them by digits.
     pub(crate) table: Option<usize>,
+    /// The last instruction that reads the block; `usize::MAX` where a store or the caller reads it.
+    pub(crate) last_use: usize,
 }
 
 impl Instr {
@@ -128,7 +130,14 @@ impl Program {
         for (id, (expr, dtype)) in body.exprs.iter().enumerate().filter(|(id, _)| needed[*id]) {
             let code = code(expr, body, space, &ids);
             ids.insert(id as ExprId, instrs.len());
-            instrs.push(Instr { code, dtype: *dtype, place: Place::Slot(0), thin: true, table: None });
+            instrs.push(Instr {
+                code,
+                dtype: *dtype,
+                place: Place::Slot(0),
+                thin: true,
+                table: None,
+                last_use: 0,
+            });
         }
         let targets: Vec<Target> = targets
             .into_iter()
@@ -302,6 +311,7 @@ fn place(instrs: &mut [Instr], roots: &[InstrId], targets: &[Target]) -> (usize,
             }
         }
     }
+    instrs.iter_mut().zip(last_use).for_each(|(instr, last)| instr.last_use = last);
     let widest = instrs.iter().map(|i| i.dtype.bytes()).max().unwrap_or(4);
     (slots, widest * BLOCK)
 }

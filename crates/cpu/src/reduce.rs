@@ -420,19 +420,24 @@ fn first_of<T: bytemuck::Pod + PartialOrd>(x: &[u8], best: &[u8]) -> usize {
     x.iter().position(|x| *x == best || nan && x.partial_cmp(x).is_none()).unwrap_or(0)
 }
 
-/// Whether more loads run along the last outer axis than along the last reduced one.
+/// Whether more loads run along the last outer axis than along the last reduced one. Those that stand still
+/// along one of the two are small or repeated, and cheap either way: they decide where nothing else does.
 fn prefers_columns(group: &Group) -> bool {
     let (outer, rank) = (group.outer().len(), group.dims.len());
-    let (mut rows, mut columns) = (0usize, 0usize);
+    let (mut full, mut thin) = (0i32, 0i32);
     for (expr, _) in &group.body.exprs {
         let (Expr::Load { index, .. } | Expr::Gather { index, .. }) = expr else { continue };
         let view = &group.body.indices[usize::from(*index)].views[0];
         if view.dims.len() != rank || rank == outer {
             continue;
         }
-        let along = |axis: usize| view.strides[axis].unsigned_abs() == 1 && view.dims[axis] > 1;
-        rows += usize::from(along(rank - 1));
-        columns += usize::from(along(outer - 1));
+        let moves = |axis: usize| view.strides[axis] != 0 && view.dims[axis] > 1;
+        let along = |axis: usize| i32::from(view.strides[axis].unsigned_abs() == 1 && view.dims[axis] > 1);
+        let vote = along(outer - 1) - along(rank - 1);
+        match moves(outer - 1) && moves(rank - 1) {
+            true => full += vote,
+            false => thin += vote,
+        }
     }
-    columns > rows
+    if full == 0 { thin > 0 } else { full > 0 }
 }

@@ -1,12 +1,16 @@
 //! One step of a plan, compiled and run.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use wgrad_graph::{Body, DType, Error, ErrorKind, Graph, Group, Kind, Loc, Op, Out, Plan, Step, Val};
+use smallvec::SmallVec;
+use wgrad_graph::{
+    Body, Caps, DType, Error, ErrorKind, Fast, Graph, Group, Kind, Loc, Op, Out, Plan, Step, Val,
+};
 
 use crate::access::Turned;
-use crate::machine::{self, Env, Flag, Operand, OutOfRange};
+use crate::machine::{self, Chunk, Env, Flag, Operand, OutOfRange};
 use crate::matmul::Product;
 use crate::memory::{Block, State};
 use crate::program::{Code, Program, Space};
@@ -86,6 +90,8 @@ pub(crate) struct Compiled {
     pub(crate) writes: Vec<usize>,
     pub(crate) operands: Vec<Out>,
     pub(crate) stores: Vec<Out>,
+    /// Whether threads may take bands of a product's rows.
+    bands: bool,
     /// For each operand and store, whether both may be one memory.
     in_place: Vec<Vec<bool>>,
 }
@@ -96,7 +102,7 @@ pub(crate) fn bytes_of(out: &Out) -> usize {
 }
 
 impl Compiled {
-    pub(crate) fn new(plan: &Plan, step: &Step) -> Compiled {
+    pub(crate) fn new(plan: &Plan, step: &Step, caps: &Caps) -> Compiled {
         let group = &step.group;
         let operands: Vec<Out> = group.operands.iter().map(|v| plan.graph.out(*v)).collect();
         let stores: Vec<Out> = group.stores.iter().map(|s| plan.graph.out(s.val)).collect();
@@ -152,6 +158,7 @@ impl Compiled {
             writes: step.writes.iter().map(|loc| place(plan, *loc)).collect(),
             operands,
             stores,
+            bands: caps.allows(Fast::ProductBands),
             in_place,
         }
     }
@@ -168,6 +175,7 @@ impl Compiled {
     pub(crate) fn amount(&self) -> usize {
         match &self.work {
             Work::Reduce(reduction) => reduction.head().work() + self.tail.work(),
+            Work::MatMul { product, .. } => product.work() + self.tail.work(),
             _ => self.tail.work(),
         }
     }
@@ -376,6 +384,11 @@ impl Compiled {
         product.by_batch() && self.tail.splits && self.natural
     }
 
+    /// The rows of the product, where each thread takes a band of them through the whole group.
+    fn bands(&self, product: &Product) -> Option<usize> {
+        product.bands().filter(|_| self.bands && self.tail.splits && self.natural)
+    }
+
     /// The product goes into the output of store `direct` where that is given, then through the rest
     /// of the group there; else into memory of its own.
     fn matmul(
@@ -418,6 +431,42 @@ impl Compiled {
                     product.run(a, b, first, own.bytes_mut(), false);
                     let acc = Operand::Bytes { bytes: own.bytes(), base: range.start as i64 };
                     with(acc, &mut |env| machine::run(&self.tail, env, range.clone(), &mut chunks));
+                }
+            });
+            return;
+        }
+        if let Some(rows) = self.bands(product) {
+            let width = product.elems() / rows;
+            let cuts = tail::cuts(rows, 8, rayon::current_num_threads());
+            let ranges: Vec<_> = cuts.into_iter().map(|r| r.start * width..r.end * width).collect();
+            let mut own = spare.map(|spare| spare.bytes_mut()).unwrap_or_default();
+            let mut parts = Vec::with_capacity(ranges.len());
+            for (range, chunks) in tail::split(&self.tail, env.scalars, outs, ranges) {
+                let taken = if direct.is_some() { 0 } else { range.len() * product.dtype.bytes() };
+                let (part, after) = std::mem::take(&mut own).split_at_mut(taken);
+                own = after;
+                parts.push((range, chunks, part));
+            }
+            product.by_bands(a, b, &mut |band| {
+                let run = |(range, mut chunks, own): (Range<usize>, SmallVec<[Chunk<'_>; 2]>, &mut [u8])| {
+                    let rows = range.start / width..range.end / width;
+                    let acc = match direct {
+                        Some(k) => {
+                            band(rows, chunks[k].bytes);
+                            Operand::Output(k)
+                        }
+                        None => {
+                            band(rows, own);
+                            Operand::Bytes { bytes: own, base: range.start as i64 }
+                        }
+                    };
+                    if !done {
+                        with(acc, &mut |env| machine::run(&self.tail, env, range.clone(), &mut chunks));
+                    }
+                };
+                match parts.len() {
+                    1 => parts.drain(..).for_each(run),
+                    _ => parts.par_drain(..).for_each(run),
                 }
             });
             return;

@@ -9,6 +9,8 @@ use crate::tail;
 /// Sides of a tile: neighbours read together, neighbours written together.
 const ROWS: usize = 64;
 const COLUMNS: usize = 32;
+/// Side of the squares that are turned in registers.
+const SQUARE: usize = 8;
 
 /// Writes the elements in the order of iteration, each of `size` bytes.
 pub(crate) fn copy(turned: &Turned, size: usize, x: &[u8], y: &mut [u8]) {
@@ -20,7 +22,7 @@ pub(crate) fn copy(turned: &Turned, size: usize, x: &[u8], y: &mut [u8]) {
     }
 }
 
-fn typed<T: Pod + Send + Sync>(turned: &Turned, x: &[T], y: &mut [T]) {
+pub(crate) fn typed<T: Pod + Send + Sync>(turned: &Turned, x: &[T], y: &mut [T]) {
     let axes = &turned.axes;
     let (outer, rest) = axes.split_at(turned.across);
     let slab: usize = rest.iter().map(|a| a.0).product();
@@ -42,25 +44,57 @@ fn typed<T: Pod + Send + Sync>(turned: &Turned, x: &[T], y: &mut [T]) {
 
 /// Up to `ROWS` rows, whose first elements are neighbours from `start` on; `axes` are those of a row.
 fn rows<T: Pod>(axes: &[(usize, i64)], x: &[T], start: i64, row: usize, y: &mut [T]) {
-    let Some(((inner, step), middle)) = axes.split_last() else { return };
-    let count = y.len() / row;
-    for i in 0..row / inner {
-        let (mut left, mut first) = (i, start);
-        for (size, stride) in middle.iter().rev() {
-            first += (left % size) as i64 * stride;
-            left /= size;
-        }
-        for from in (0..*inner).step_by(COLUMNS) {
-            let columns = COLUMNS.min(inner - from);
-            let mut tile = [[T::zeroed(); COLUMNS]; ROWS];
-            for j in 0..columns {
-                let at = (first + (from + j) as i64 * step) as usize;
-                for (line, x) in tile.iter_mut().zip(&x[at..at + count]) {
-                    line[j] = *x;
-                }
+    pulp::Arch::new().dispatch(Rows { axes, x, start, row, y });
+}
+
+struct Rows<'a, T> {
+    axes: &'a [(usize, i64)],
+    x: &'a [T],
+    start: i64,
+    row: usize,
+    y: &'a mut [T],
+}
+
+impl<T: Pod> pulp::WithSimd for Rows<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let Rows { axes, x, start, row, y } = self;
+        let Some(((inner, step), middle)) = axes.split_last() else { return };
+        let count = y.len() / row;
+        let mut tile = [[T::zeroed(); COLUMNS]; ROWS];
+        for i in 0..row / inner {
+            let (mut left, mut first) = (i, start);
+            for (size, stride) in middle.iter().rev() {
+                first += (left % size) as i64 * stride;
+                left /= size;
             }
-            for (k, line) in tile.iter().enumerate().take(count) {
-                y[k * row + i * inner + from..][..columns].copy_from_slice(&line[..columns]);
+            for from in (0..*inner).step_by(COLUMNS) {
+                let columns = COLUMNS.min(inner - from);
+                let column = |j: usize| &x[(first + (from + j) as i64 * step) as usize..][..count];
+                let (high, wide) = (count - count % SQUARE, columns - columns % SQUARE);
+                for j in (0..wide).step_by(SQUARE) {
+                    for k in (0..high).step_by(SQUARE) {
+                        let mut square = [[T::zeroed(); SQUARE]; SQUARE];
+                        for (q, side) in square.iter_mut().enumerate() {
+                            side.copy_from_slice(&column(j + q)[k..k + SQUARE]);
+                        }
+                        for (p, line) in tile[k..k + SQUARE].iter_mut().enumerate() {
+                            for (q, y) in line[j..j + SQUARE].iter_mut().enumerate() {
+                                *y = square[q][p];
+                            }
+                        }
+                    }
+                }
+                for j in 0..columns {
+                    let done = if j < wide { high } else { 0 };
+                    for (line, x) in tile[done..].iter_mut().zip(&column(j)[done..]) {
+                        line[j] = *x;
+                    }
+                }
+                for (k, line) in tile.iter().enumerate().take(count) {
+                    y[k * row + i * inner + from..][..columns].copy_from_slice(&line[..columns]);
+                }
             }
         }
     }

@@ -25,11 +25,13 @@ pub enum Fast {
     NativeHalf,
     /// On the CPU: neighbouring kernels of one row after another, while the row is in the cache.
     RowRuns,
+    /// On the CPU: bands of a product's rows, each by one thread through all that follows in its kernel.
+    ProductBands,
 }
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 9] = [
+    pub const ALL: [Fast; 10] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
@@ -39,6 +41,7 @@ impl Fast {
         Fast::SplitK,
         Fast::NativeHalf,
         Fast::RowRuns,
+        Fast::ProductBands,
     ];
 
     /// The name by which it is switched off.
@@ -53,6 +56,7 @@ impl Fast {
             Fast::SplitK => "split_k",
             Fast::NativeHalf => "native_half",
             Fast::RowRuns => "row_runs",
+            Fast::ProductBands => "product_bands",
         }
     }
 
