@@ -30,6 +30,14 @@ fn wg_to_f16(x: f32) -> u32 {
     return ((b >> 16u) & 0x8000u) | select(finite, beyond, a >= 0x477ff000u);
 }
 
+fn wg_from_f16_quad(h: vec4<u32>) -> vec4<f32> {
+    return vec4<f32>(wg_from_f16(h.x), wg_from_f16(h.y), wg_from_f16(h.z), wg_from_f16(h.w));
+}
+
+fn wg_from_bf16_quad(h: vec4<u32>) -> vec4<f32> {
+    return bitcast<vec4<f32>>(h << vec4<u32>(16u));
+}
+
 fn wg_from_bf16(h: u32) -> f32 {
     return bitcast<f32>(h << 16u);
 }

@@ -31,6 +31,8 @@ pub const SCATTER: &str = include_str!("scatter.wgsl");
 pub const MATMUL_TILE: &str = include_str!("matmul_tile.wgsl");
 /// Matrix products straight from storage.
 pub const MATMUL_DIRECT: &str = include_str!("matmul_direct.wgsl");
+/// The largest numbers of the factors of a product.
+pub const MATMUL_RANGE: &str = include_str!("matmul_range.wgsl");
 
 /// Scans, one invocation a line.
 pub const SCAN_LINE: &str = include_str!("scan_line.wgsl");
@@ -50,7 +52,7 @@ pub const MATRIX_TRIANGULAR: &str = include_str!("matrix_triangular.wgsl");
 pub const MATRIX_LU: &str = include_str!("matrix_lu.wgsl");
 
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 22] = [
+pub const ALL: [(&str, &str); 23] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
     ("inverse", INVERSE),
@@ -66,6 +68,7 @@ pub const ALL: [(&str, &str); 22] = [
     ("scatter", SCATTER),
     ("matmul_tile", MATMUL_TILE),
     ("matmul_direct", MATMUL_DIRECT),
+    ("matmul_range", MATMUL_RANGE),
     ("scan_line", SCAN_LINE),
     ("scan_tile", SCAN_TILE),
     ("argsort_rank", ARGSORT_RANK),

@@ -33,8 +33,8 @@ fn main(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let at = (group.y * groups.x + group.x) * WG + lane;
-    let z = group.z;
     //[ place
+    let z = group.z;
     let rows = params.w0;
     let columns = params.w1;
     let end = params.w2;

@@ -66,6 +66,8 @@ pub(crate) fn large_gpu() -> Caps {
         f64: false,
         native_half: false,
         off: Default::default(),
+        half_factors: false,
+        cooperative: false,
         wide: false,
     }
 }

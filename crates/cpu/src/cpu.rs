@@ -70,6 +70,8 @@ impl Cpu {
             wide: false,
             native_half: false,
             off: Off::of_env(),
+            half_factors: false,
+            cooperative: false,
         };
         Cpu { caps, device: Device::new(budget) }
     }

@@ -52,6 +52,8 @@ impl Oracle {
             wide: true,
             native_half: false,
             off: Off::default(),
+            half_factors: false,
+            cooperative: false,
         };
         Oracle { caps, device: Device::new(None) }
     }

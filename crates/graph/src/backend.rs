@@ -58,6 +58,11 @@ pub struct Caps {
     pub native_half: bool,
     /// The fast paths that are not to be taken.
     pub off: Off,
+    /// Whether products take factors of 16 bits as they lie in memory; else they are widened by a kernel
+    /// before.
+    pub half_factors: bool,
+    /// Whether matrices of 16 by 16 f16 are multiplied into f32 by units of their own, by subgroups of 32.
+    pub cooperative: bool,
 }
 
 impl Caps {

@@ -21,6 +21,10 @@ pub enum Fast {
     TiledMatmul,
     /// Matrix products cut up along K among workgroups, combined by a second launch.
     SplitK,
+    /// Matrix products of f16 on units that multiply small matrices, where the adapter has those.
+    CooperativeMatmul,
+    /// Matrix products of f32 on those units, each number as two halves.
+    SplitMatmul,
     /// Halves as words of 16 bits, where the adapter has those.
     NativeHalf,
     /// On the CPU: neighbouring kernels of one row after another, while the row is in the cache.
@@ -31,7 +35,7 @@ pub enum Fast {
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 10] = [
+    pub const ALL: [Fast; 12] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
@@ -39,6 +43,8 @@ impl Fast {
         Fast::SplitReductions,
         Fast::TiledMatmul,
         Fast::SplitK,
+        Fast::CooperativeMatmul,
+        Fast::SplitMatmul,
         Fast::NativeHalf,
         Fast::RowRuns,
         Fast::ProductBands,
@@ -54,6 +60,8 @@ impl Fast {
             Fast::SplitReductions => "split_reductions",
             Fast::TiledMatmul => "tiled_matmul",
             Fast::SplitK => "split_k",
+            Fast::CooperativeMatmul => "cooperative_matmul",
+            Fast::SplitMatmul => "split_matmul",
             Fast::NativeHalf => "native_half",
             Fast::RowRuns => "row_runs",
             Fast::ProductBands => "product_bands",

@@ -30,6 +30,8 @@ pub(crate) fn caps() -> Caps {
         wide: false,
         native_half: false,
         off: Off::default(),
+        half_factors: false,
+        cooperative: false,
     }
 }
 

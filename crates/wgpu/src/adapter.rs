@@ -94,6 +94,10 @@ fn caps(adapter: &wgpu::Adapter, info: &wgpu::AdapterInfo, kind: DeviceKind, dri
     let limits = adapter.limits();
     let features = features(adapter);
     let off = Off::of_env();
+    let cooperative = crate::matrices::promised(adapter) && info.subgroup_min_size == 32 && {
+        let paths = [Fast::CooperativeMatmul, Fast::SplitMatmul];
+        paths.into_iter().any(|path| !off.contains(path)) && info.subgroup_max_size == 32
+    };
     let value_bytes = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     let fixed =
         info.subgroup_min_size == info.subgroup_max_size && features.contains(wgpu::Features::SUBGROUP);
@@ -115,6 +119,8 @@ fn caps(adapter: &wgpu::Adapter, info: &wgpu::AdapterInfo, kind: DeviceKind, dri
         f64: false,
         wide: false,
         native_half: features.contains(wgpu::Features::SHADER_I16) && !off.contains(Fast::NativeHalf),
+        half_factors: cooperative,
+        cooperative,
         off,
     }
 }

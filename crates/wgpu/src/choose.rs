@@ -1,7 +1,11 @@
 //! Which variant of a kernel runs: a table from sizes and limits, with the reason for each threshold.
 //! Sizes choose the variant here; they never enter its text.
 
+mod product;
+
 use wgrad_graph::{Caps, DeviceKind, Fast};
+
+pub(crate) use product::{Product, Tile, Units, Work, half_products, product, split_products};
 
 /// Whether barriers and idle lanes are dear: a driver that runs kernels on the CPU.
 pub(crate) fn software(caps: &Caps) -> bool {
@@ -197,94 +201,6 @@ pub(crate) fn sort_run(n: usize, caps: &Caps) -> usize {
     // Counting takes a comparison for each pair of a run, merging a launch for each doubling.
     let (most, run) = if software(caps) { (128, 32) } else { (256, 128) };
     if n <= most { n } else { run }
-}
-
-/// A tiling of a matrix product in workgroup memory.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tile {
-    /// Rows of a workgroup.
-    pub(crate) bm: u32,
-    /// Columns of a workgroup.
-    pub(crate) bn: u32,
-    /// Steps of K in workgroup memory.
-    pub(crate) bk: u32,
-    /// Rows of an invocation, a multiple of 4.
-    pub(crate) tm: u32,
-    /// Columns of an invocation, a multiple of 4.
-    pub(crate) tn: u32,
-    /// Workgroups that share a tile of the result, each with a part of K.
-    pub(crate) splits: u32,
-}
-
-/// How a matrix product runs.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Product {
-    /// As a reduction over K: vectors, and K of 0.
-    Dot,
-    /// Staged through workgroup memory.
-    Tile(Tile),
-    /// Straight from storage: rows, and vectors of columns, of an invocation.
-    Direct {
-        /// Rows of an invocation, a multiple of 4 or less than 4.
-        rows: u32,
-        /// Vectors of four columns of an invocation.
-        vectors: u32,
-    },
-}
-
-/// The variant for a product.
-pub(crate) fn product(batch: usize, m: usize, n: usize, k: usize, caps: &Caps) -> Product {
-    if k == 0 || batch > caps.max_workgroups as usize {
-        return Product::Dot;
-    }
-    let tiles = !software(caps) && caps.max_invocations >= 256 && caps.shared_bytes >= 20_000;
-    if !tiles || !caps.allows(Fast::TiledMatmul) {
-        return if n < 4 || k > rounds(caps) / 2 {
-            Product::Dot
-        } else {
-            // A load costs lavapipe as much as ten products: large tiles reuse them (512 cubed: 60 ms of CPU
-            // time by 4 x 4, 41 by 4 x 8, 29 by 8 x 8, 28 by 8 x 16), as long as every core has work.
-            let large = m >= 8 && n >= 8 && batch * m * n >= 512 * 64;
-            let (rows, vectors) = if large { (8, 2) } else { (m.min(4) as u32, 1) };
-            Product::Direct { rows, vectors }
-        };
-    }
-    // Memory bound: every element of the matrix is used once or twice. Or more tiles than a grid takes.
-    if m.min(n) <= 2 || m.max(n).div_ceil(64) > caps.max_workgroups as usize {
-        return Product::Dot;
-    }
-    let large = Tile { bm: 128, bn: 128, bk: 16, tm: 8, tn: 8, splits: 1 };
-    let small = Tile { bm: 64, bn: 64, bk: 16, tm: 8, tn: 4, splits: 1 };
-    let most = if caps.allows(Fast::SplitK) { 32 } else { 1 };
-    let room = (caps.max_workgroups as usize / batch).min(k.div_ceil(64)).clamp(1, most);
-    let cut = |tile: Tile, splits: usize| {
-        let chunk = k.div_ceil(splits).next_multiple_of(tile.bk as usize);
-        Tile { splits: k.div_ceil(chunk) as u32, ..tile }
-    };
-    let all = [large, small].into_iter().flat_map(|t| (1..=room).map(move |s| cut(t, s)));
-    let best = all.min_by(|a, b| tile_ns(batch, m, n, k, a).total_cmp(&tile_ns(batch, m, n, k, b)));
-    Product::Tile(best.unwrap_or(large))
-}
-
-/// Nanoseconds that a tiling takes on a GPU like the H200 (132 multiprocessors): a model that ranks
-/// tilings, fitted to figures of our kernels there.
-fn tile_ns(batch: usize, m: usize, n: usize, k: usize, tile: &Tile) -> f64 {
-    const MULTIPROCESSORS: usize = 132;
-    // Operations a nanosecond of one multiprocessor: 45 TFLOP/s over 132. A small tile reads more of
-    // workgroup memory a product. `alone`: workgroups that a multiprocessor needs to be busy.
-    let (rate, alone) = if tile.bm >= 128 { (341.0, 1.7) } else { (270.0, 3.0) };
-    let groups = batch * m.div_ceil(tile.bm as usize) * n.div_ceil(tile.bn as usize);
-    let groups = groups * tile.splits as usize;
-    let waves = (groups.div_ceil(MULTIPROCESSORS) as f64).max(alone);
-    let steps = k.div_ceil(tile.splits as usize).next_multiple_of(tile.bk as usize);
-    let work = 2.0 * f64::from(tile.bm * tile.bn) * steps as f64 / rate;
-    // The second launch: 5 us, and the planes written and read at 3 bytes a picosecond.
-    let planes = if tile.splits == 1 {
-        0.0
-    } else {
-        5000.0 + (batch * m * n) as f64 * 8.0 * f64::from(tile.splits) / 3000.0
-    };
-    waves * work + planes
 }
 
 /// Invocations that work on one matrix of `elems` elements.

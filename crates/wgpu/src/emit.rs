@@ -23,9 +23,12 @@ mod whole;
 
 use wgrad_graph::{Body, Caps, CustomId, Expr, Graph, Kind, NodeId, Result, Step, bail};
 
+use crate::choose::Product;
 use crate::launch::{Binding, Bound, Launch, Lowered, Params};
 pub(crate) use batch::batch;
 use kernel::Cx;
+#[cfg(test)]
+pub(crate) use {matmul::doubtful, tests::with_units};
 
 /// The dispatches that run `step`. `scalars` are the plan's. A step without points gives none; a
 /// reduction over nothing writes its neutral element.
@@ -48,6 +51,14 @@ pub(crate) fn lower(step: &Step, graph: &Graph, scalars: &[NodeId], caps: &Caps)
         let at = step.group.nodes.last().and_then(|n| graph.node(*n).at);
         at.into_iter().fold(e, wgrad_graph::Error::at)
     })
+}
+
+/// The dispatches that run a product by this kernel.
+///
+/// # Errors
+/// As [`lower`]; `Argument` for another kind of step.
+pub(crate) fn multiply(step: &Step, graph: &Graph, caps: &Caps, product: Product) -> Result<Lowered> {
+    matmul::lower_by(Cx { step, graph, scalars: &[], caps }, Some(product))
 }
 
 /// The text of the test of words of 16 bits.

@@ -24,7 +24,7 @@ use crate::staging::Pool;
 use crate::timing::Timing;
 use crate::wait::Clock;
 use crate::workspace::Workspace;
-use crate::{encode, native, pages, prepare, read};
+use crate::{encode, matrices, native, pages, prepare, read};
 
 /// Size of the first page, bytes.
 const FIRST_PAGE_BYTES: u64 = 1 << 20;
@@ -139,6 +139,19 @@ impl Drop for Core {
     }
 }
 
+/// What may be asked for of what wgpu calls experimental: units for matrices.
+fn experimental(wanted: bool) -> wgpu::ExperimentalFeatures {
+    if !wanted {
+        return wgpu::ExperimentalFeatures::disabled();
+    }
+    // SAFETY: of the experimental features only cooperative matrices are asked for, whose kernels ran on such
+    // a device in `matrices::refused`, and are used where their numbers were right.
+    #[expect(unsafe_code, reason = "wgpu wants the risk of an experimental feature to be acknowledged")]
+    unsafe {
+        wgpu::ExperimentalFeatures::enabled()
+    }
+}
+
 /// An open device on a Vulkan adapter. Dropping it waits for what it runs; clones of its parts live on
 /// in plans that were prepared on it.
 #[derive(Debug)]
@@ -170,13 +183,30 @@ impl Gpu {
             || caps.max_invocations > most.max_invocations
             || caps.max_workgroups > most.max_workgroups
             || caps.shared_bytes > most.shared_bytes
-            || caps.native_half && !most.native_half;
+            || caps.native_half && !most.native_half
+            || caps.cooperative && !most.cooperative;
         if raised {
             wgrad_graph::bail!(Adapter, "open", "limits may be lowered, not raised: {caps:?}");
         }
+        if caps.cooperative {
+            for path in matrices::refused(adapter, &caps) {
+                caps.off = caps.off.with(path);
+            }
+        }
+        let [halves, floats] = [Fast::CooperativeMatmul, Fast::SplitMatmul].map(|path| caps.allows(path));
+        // Without units for them, halves are widened once rather than by every tile that reads them.
+        caps.half_factors &= halves || !most.half_factors;
+        caps.cooperative &= halves || floats;
+        Gpu::untested(adapter, caps)
+    }
+
+    /// A device with these limits, as they are but for words of 16 bits.
+    pub(crate) fn untested(adapter: &AdapterInfo, mut caps: Caps) -> Result<Gpu> {
         caps.native_half &= caps.allows(Fast::NativeHalf);
         let mut features = features(&adapter.adapter);
         features.set(wgpu::Features::SHADER_I16, caps.native_half);
+        let matrices = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16;
+        features.set(matrices, caps.cooperative);
         if !features.contains(wgpu::Features::IMMEDIATES) {
             wgrad_graph::bail!(Adapter, "open", "{adapter} has no immediates");
         }
@@ -185,7 +215,7 @@ impl Gpu {
             label: None,
             required_features: features,
             required_limits: limits.clone(),
-            experimental_features: wgpu::ExperimentalFeatures::disabled(),
+            experimental_features: experimental(caps.cooperative),
             // Large pages have driver allocations of their own, so small blocks waste least.
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             trace: wgpu::Trace::Off,
@@ -266,7 +296,6 @@ impl Gpu {
             .ok_or_else(|| Error::new(ErrorKind::Device, "submit", "the plan was prepared on another device"))
     }
 
-    #[cfg(test)]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }

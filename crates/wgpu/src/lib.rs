@@ -19,6 +19,7 @@ mod heap;
 mod kernels;
 mod launch;
 mod mapped;
+mod matrices;
 mod native;
 mod pages;
 mod prepare;

@@ -2,6 +2,7 @@
 
 mod faults;
 mod plans;
+mod products;
 mod staging;
 
 use std::panic::Location;

@@ -12,6 +12,7 @@ use crate::{Caps, DType, Graph, Index, NodeId, Op, Options, Result, Val, View, b
 pub(crate) struct Cut<'a> {
     pub(crate) graph: &'a Graph,
     pub(crate) caps: &'a Caps,
+    fuse: bool,
     /// Nodes that some root needs.
     pub(crate) live: Vec<bool>,
     /// Nodes whose values are stored by a kernel.
@@ -58,6 +59,7 @@ impl<'a> Cut<'a> {
         let mut cut = Cut {
             graph,
             caps,
+            fuse: options.fuse,
             live: vec![false; n],
             stored: vec![false; n],
             alias: vec![None; n],
@@ -251,7 +253,28 @@ impl<'a> Cut<'a> {
 
     /// A factor of a product: what has to be stored, and the index to it, a sum over digits.
     pub(crate) fn factor(&self, val: Val, index: &Index) -> (Val, Index) {
-        self.behind(val, index.clone(), &|v, i| self.in_memory(v) && i.digits().is_some())
+        let fits = |v: Val, i: &Index| self.in_memory(v) && i.digits().is_some();
+        let Some((half, at)) = self.widened(val, index) else {
+            return self.behind(val, index.clone(), &fits);
+        };
+        let narrow = self.behind(half, at, &fits);
+        if fits(narrow.0, &narrow.1) && self.graph.out(narrow.0).dtype.is_half() {
+            return narrow;
+        }
+        self.behind(val, index.clone(), &fits)
+    }
+
+    /// Where `val` is nothing but halves as f32, behind movements, and products take them: the halves, and the
+    /// index to them.
+    fn widened(&self, val: Val, index: &Index) -> Option<(Val, Index)> {
+        if !self.caps.half_factors || !self.fuse {
+            return None;
+        }
+        let (wide, at) = self.behind(val, index.clone(), &|_, _| false);
+        let node = self.graph.node(wide.node);
+        let from = *node.inputs.first()?;
+        let is_cast = node.op == Op::Cast && node.outs[0].dtype == DType::F32 && node.after.is_empty();
+        (is_cast && self.graph.out(from).dtype.is_half()).then_some((self.canon(from), at))
     }
 
     /// An operand that a kernel reads whole and row-major.
@@ -293,8 +316,15 @@ impl<'a> Cut<'a> {
         match node.op {
             Op::MatMul => {
                 let (a, b, _) = super::build::matmul_indices(graph, id);
-                self.demand_view(id, node.inputs[0], &a, |i| i.digits().is_some());
-                self.demand_view(id, node.inputs[1], &b, |i| i.digits().is_some());
+                for (val, index) in [(node.inputs[0], a), (node.inputs[1], b)] {
+                    let (half, at) = self.widened(val, &index).unwrap_or((val, index.clone()));
+                    let (_, whole) = self.behind(half, at.clone(), &|_, _| false);
+                    if half != val && whole.digits().is_some() {
+                        self.demand_view(id, half, &at, |i| i.digits().is_some());
+                    } else {
+                        self.demand_view(id, val, &index, |i| i.digits().is_some());
+                    }
+                }
             }
             Op::Scatter { axis, .. } => {
                 let (_, index) =

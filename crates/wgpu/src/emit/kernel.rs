@@ -21,6 +21,10 @@ pub(super) enum Touch {
     Quad,
     /// Written as bytes of words that other invocations write too.
     Shared,
+    /// Halves as the f16 that they are, for units that multiply them.
+    Half,
+    /// Four neighbouring ones at once, aligned.
+    HalfQuad,
 }
 
 /// The WGSL type of a half that is a word of its own: its bits, since drivers round floats of 16 bits as they
@@ -28,6 +32,8 @@ pub(super) enum Touch {
 const NATIVE: &str = "u16";
 /// What a text with such words begins with.
 const ENABLE: &str = "enable wgpu_int16;\n";
+/// What a text with cooperative matrices begins with.
+const ENABLE_MATRICES: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
 
 /// The element type with which a binding is declared.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -55,6 +61,8 @@ pub(super) struct Kernel<'a> {
     dynamic: Vec<Word>,
     /// Steps that one launch runs; 0 for a launch of one step.
     parts: usize,
+    /// Whether it multiplies cooperative matrices.
+    pub(super) cooperative: bool,
     tokens: HashMap<String, String>,
 }
 
@@ -118,6 +126,7 @@ impl<'a> Kernel<'a> {
             fixed: Vec::new(),
             dynamic: Vec::new(),
             parts: 0,
+            cooperative: false,
             tokens: HashMap::new(),
         }
     }
@@ -211,6 +220,10 @@ impl<'a> Kernel<'a> {
             (false, false) => "u32",
         };
         let words = used.native || used.dtypes.iter().all(|d| is_word(*d));
+        if used.touches.iter().all(|t| matches!(t, Touch::Half | Touch::HalfQuad)) {
+            let quads = used.touches.iter().all(|t| *t == Touch::HalfQuad);
+            return if quads { Declared::Quad("f16") } else { Declared::Word("f16") };
+        }
         if used.touches.contains(&Touch::Shared) {
             Declared::Atomic
         } else if used.touches.iter().all(|t| *t == Touch::Quad) && words {
@@ -268,6 +281,12 @@ impl<'a> Kernel<'a> {
             from if from == to => quad,
             _ => format!("bitcast<vec4<{to}>>({quad})"),
         }
+    }
+
+    /// Element `at` of an operand that is declared as f16, or the four from there on.
+    pub(super) fn load_half(&self, operand: u16, at: &str, quad: bool) -> String {
+        let b = self.at_loc(Bound::Loc(self.cx.step.reads[usize::from(operand)]));
+        if quad { format!("b{b}[({at}) >> 2u]") } else { format!("b{b}[{at}]") }
     }
 
     fn stored_type(&self, b: usize) -> &'static str {
@@ -539,8 +558,11 @@ impl<'a> Kernel<'a> {
         let mut all = vec![("declare", declare.as_str())];
         all.extend_from_slice(regions);
         let body = template::fill(file, &all);
-        let enable = if self.used.iter().any(|u| u.native) { ENABLE } else { "" };
-        let source = format!("{enable}{}{}", template::prelude(&body), self.name_words(&body, params));
+        let is_native = |b| matches!(self.declared(b), Declared::Word(NATIVE) | Declared::Quad(NATIVE));
+        let enable = if (0..self.used.len()).any(is_native) { ENABLE } else { "" };
+        let matrices = if self.cooperative { ENABLE_MATRICES } else { "" };
+        let source =
+            format!("{matrices}{enable}{}{}", template::prelude(&body), self.name_words(&body, params));
         let bindings: Vec<Binding> =
             self.used.iter().map(|u| Binding { what: u.what, written: u.written, bytes: u.bytes }).collect();
         let cost_bytes = bindings.iter().map(|b| b.bytes as u64).sum();

@@ -6,6 +6,8 @@ mod hand;
 mod options;
 mod sources;
 mod spaces;
+mod split;
+mod units;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -36,7 +38,14 @@ pub(super) fn gpu() -> Caps {
         wide: false,
         native_half: false,
         off: wgrad_graph::Off::default(),
+        half_factors: false,
+        cooperative: false,
     }
+}
+
+/// What an adapter with units for matrices has.
+pub(crate) fn with_units() -> Caps {
+    Caps { native_half: true, half_factors: true, cooperative: true, ..gpu() }
 }
 
 /// Limits like those of a driver on the CPU.
@@ -78,8 +87,10 @@ fn writes(line: &str, b: usize) -> bool {
 /// Parses, validates, writes SPIR-V and lints.
 pub(super) fn validate(text: &str) {
     let native = text.contains("u16");
+    let matrices = text.contains("coop");
     let words = if native { Capabilities::SHADER_INT16 } else { Capabilities::empty() };
-    let caps = Capabilities::IMMEDIATES | words;
+    let units = Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX;
+    let caps = Capabilities::IMMEDIATES | words | if matrices { units } else { Capabilities::empty() };
     let mut options = naga::front::wgsl::Options::new();
     options.capabilities = caps;
     let module = match naga::front::wgsl::Frontend::new_with_options(options).parse(text) {
@@ -95,12 +106,14 @@ pub(super) fn validate(text: &str) {
         entry_point: "main".into(),
     };
     let mut options = naga::back::spv::Options::default();
-    if native {
-        options.capabilities = options.capabilities.map(|mut c| {
-            c.insert(naga::back::spv::Capability::Int16);
-            c
-        });
-    }
+    options.capabilities = options.capabilities.map(|mut c| {
+        use naga::back::spv::Capability::{CooperativeMatrixKHR, Float16, Int16, VulkanMemoryModel};
+        c.extend(native.then_some(Int16));
+        c.extend(
+            matrices.then_some([Float16, CooperativeMatrixKHR, VulkanMemoryModel]).into_iter().flatten(),
+        );
+        c
+    });
     if !module.entry_points.is_empty() {
         naga::back::spv::write_vec(&module, &info, &options, Some(&entry)).expect("SPIR-V is written");
     }
@@ -112,8 +125,9 @@ pub(super) fn validate(text: &str) {
     }
     // An extension is asked for where it is used, and no other.
     let code: Vec<&str> = text.lines().filter(|l| !l.starts_with("//") && !l.is_empty()).collect();
-    let rest = code.strip_prefix(&["enable wgpu_int16;"]).unwrap_or(&code);
-    assert_eq!(native, rest.len() < code.len(), "{text}");
+    let after = code.strip_prefix(&["enable f16;", "enable wgpu_cooperative_matrix;"]).unwrap_or(&code);
+    let rest = after.strip_prefix(&["enable wgpu_int16;"]).unwrap_or(after);
+    assert_eq!((matrices, native), (after.len() < code.len(), rest.len() < after.len()), "{text}");
     assert!(!rest.iter().any(|l| l.contains("enable ")), "no other extension");
 }
 

@@ -31,8 +31,7 @@ impl Fragments<'_> {
             let _ = writeln!(out, "let {name}k{q} = {offset};");
             for i in (0..self.extent).step_by(group as usize) {
                 let at = format!("{name}p{i} + {name}k{q}");
-                let text =
-                    if self.vector { k.load_quad(side.operand, &at) } else { k.load(side.operand, &at) };
+                let text = if self.vector { side.load_quad(k, &at) } else { side.load(k, &at) };
                 let _ = writeln!(out, "let {name}{i}_{q} = {text};");
             }
         }
@@ -146,7 +145,7 @@ impl Staging<'_> {
                 }
             };
             let load = |k: &Kernel<'_>, at: &str| {
-                if self.vector { k.load_quad(self.side.operand, at) } else { k.load(self.side.operand, at) }
+                if self.vector { self.side.load_quad(k, at) } else { self.side.load(k, at) }
             };
             if self.whole {
                 let _ = writeln!(out, "w{name}{i} = {};", load(k, &at));

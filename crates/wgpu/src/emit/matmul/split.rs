@@ -1,0 +1,254 @@
+//! Products of f32 on units that multiply halves: each number is scaled by a power of two and split into a
+//! high and a low half, and three products are summed (decision 009).
+//!
+//! The scale of an operand is made of its largest number, so that this lies in `2^14 .. 2^15`. A number
+//! there that is at least `2^-14` keeps 22 bits, as does every product of two such. A smaller one, *tiny*
+//! here, keeps what is above `2^-36`, and so spoils no result that is large enough. A tile that holds a
+//! result below that, in a row or column with tiny numbers, is left to the plain kernel, which follows and
+//! computes the tiles that are marked; so is everything where a number is infinite or NaN.
+
+use std::fmt::Write as _;
+
+use wgrad_graph::{Result, bail};
+
+use super::super::kernel::{Kernel, Touch};
+use super::Tiles;
+use super::units::{Results, Rows, components, strips};
+use crate::choose::{Tile, Units};
+use crate::launch::{Launch, Lowered};
+
+/// Workgroups that look for the largest number of one operand. Two for each multiprocessor of an H200: each
+/// invocation takes many loads, and every tile of the product combines few numbers.
+const PARTS: u32 = 256;
+
+/// The smallest result of `k` products that tiny numbers do not spoil, of scaled numbers.
+///
+/// A tiny number is off by `2^-36` at most, and the product of two low parts that is left out by `2^-35`
+/// times the other number: below `2^-34` times the other, which is below `2^15`. Both sides and all steps
+/// give `k 2^-18`. That may be a quarter of the error of the plain kernel, about `sqrt(k) 2^-24` times the
+/// result.
+pub(crate) fn doubtful(k: usize) -> f32 {
+    256.0 * (k as f32).sqrt()
+}
+
+/// The place of a tile's mark in scratch memory.
+fn mark(k: &mut Kernel<'_>, tiles: &Tiles<'_>, units: [u32; 2]) -> String {
+    let [bm, bn] = units;
+    let down = k.word("tiles_down", tiles.sizes.m.div_ceil(bm as usize) as i64);
+    let across = k.word("tiles_across", tiles.sizes.n.div_ceil(bn as usize) as i64);
+    format!("{}u + (plane * {down} + row0 / {bm}u) * {across} + group.x", 2 * PARTS)
+}
+
+/// Words of scratch memory: the largest numbers, a mark for each tile.
+fn words(tiles: &Tiles<'_>, [bm, bn]: [u32; 2]) -> usize {
+    let [down, across] = [(tiles.sizes.m, bm), (tiles.sizes.n, bn)].map(|(n, b)| n.div_ceil(b as usize));
+    2 * PARTS as usize + tiles.sizes.batch * down * across
+}
+
+/// All launches of a split product.
+pub(super) fn launches(tiles: &Tiles<'_>, units: Units, plain: Tile) -> Result<Lowered> {
+    let size = [units.bm, units.bn];
+    if size != [plain.bm, plain.bn] || units.splits > 1 {
+        bail!(Argument, "matmul", "a split product and its plain one are of equal tiles, and K is whole");
+    }
+    let pieces = tiles.pieces(units.bm, 1);
+    let mut all = vec![range(tiles, size)?];
+    for piece in &pieces {
+        all.push(tiles.on_units(units, piece)?);
+    }
+    for piece in &pieces {
+        let launch = tiles.tiled(plain, piece, true)?;
+        // Few tiles are left to it.
+        all.push(Launch { cost_flops: launch.cost_flops / 16, ..launch });
+    }
+    Ok(Lowered { launches: all, scratch_bytes: words(tiles, size) * 4 })
+}
+
+/// The launch that finds the largest numbers of both operands.
+fn range(tiles: &Tiles<'_>, size: [u32; 2]) -> Result<Launch> {
+    let mut k = Kernel::new(tiles.cx);
+    let [a, b] = [0, 1].map(|i| tiles.sides[i].operand);
+    k.reads(a, Touch::Each);
+    k.reads(b, Touch::Each);
+    k.scratch(words(tiles, size), true, Touch::Each);
+    let mut text = String::new();
+    for (operand, condition) in [(a, "!second"), (b, "second")] {
+        let elems = k.operand(operand).shape.elems();
+        let count = k.word(&format!("count{operand}"), elems as i64);
+        // Four loads on their way at a time.
+        let each = |k: &Kernel<'_>, at: &str| {
+            let load = k.load(operand, at);
+            format!("most = max(most, bitcast<u32>({load}) & 0x7fffffffu);\n")
+        };
+        let four: String = (0..4).map(|q| each(&k, &format!("i + {q}u * STEP"))).collect();
+        let one = each(&k, "i");
+        let _ = writeln!(
+            text,
+            "if ({condition}) {{\nvar i = first;\nfor (; i + 3u * STEP < {count}; i += 4u * STEP) {{\n{four}}}\n\
+             for (; i < {count}; i += STEP) {{\n{one}}}\n}}"
+        );
+    }
+    let store = format!("{} = atomicLoad(&all);", k.scratch_word("group.x"));
+    let regions = [("largest", text.as_str()), ("store", store.as_str())];
+    let extra = format!("const PARTS = {PARTS}u;\n");
+    k.finish(wgrad_wgsl::MATMUL_RANGE, &extra, &regions, [2 * PARTS, 1, 1], 0)
+}
+
+/// Notes the scratch memory.
+pub(super) fn note(tiles: &Tiles<'_>, k: &mut Kernel<'_>, size: [u32; 2]) {
+    k.scratch(words(tiles, size), true, Touch::Each);
+}
+
+/// Whether a tile was left to the plain kernel.
+pub(super) fn is_marked(tiles: &Tiles<'_>, k: &mut Kernel<'_>, size: [u32; 2]) -> String {
+    let at = mark(k, tiles, size);
+    format!("({} != 0u)", k.scratch_word(&at))
+}
+
+/// Workgroup memory and functions.
+pub(super) fn declared(units: &Units) -> String {
+    format!(
+        "var<workgroup> ra: atomic<u32>;\nvar<workgroup> rb: atomic<u32>;\nvar<workgroup> state: atomic<u32>;\n\
+         var<workgroup> fa: array<atomic<u32>, {}>;\nvar<workgroup> fb: array<atomic<u32>, {}>;\n\
+         fn power(e: i32) -> f32 {{ return bitcast<f32>(u32(e + 127) << 23u); }}\n\
+         fn high(y: vec4<f32>) -> vec4<f32> {{\n\
+         let large = bitcast<vec4<f32>>((bitcast<vec4<u32>>(y) + vec4<u32>(0x1000u)) & vec4<u32>(0xffffe000u));\n\
+         let small = trunc(y * 16777216.0) * 5.9604644775390625e-8;\n\
+         return select(large, small, abs(y) < vec4<f32>(6.103515625e-5));\n}}\n",
+        units.bm, units.bn
+    )
+}
+
+/// The scales, and what is tiny: `limit_a` and `limit_b` are the bits below which a number is.
+pub(super) fn scales(k: &mut Kernel<'_>, units: &Units) -> String {
+    let mut out = format!(
+        "if (lane == 0u) {{\natomicStore(&ra, 0u);\natomicStore(&rb, 0u);\natomicStore(&state, 0u);\n}}\n\
+         for (var r = lane; r < {}u; r += WG) {{ atomicStore(&fa[r], 0u); }}\n\
+         for (var r = lane; r < {}u; r += WG) {{ atomicStore(&fb[r], 0u); }}\n\
+         workgroupBarrier();\nfor (var r = lane; r < {PARTS}u; r += WG) {{\n\
+         atomicMax(&ra, {});\natomicMax(&rb, {});\n}}\nworkgroupBarrier();\n",
+        units.bm,
+        units.bn,
+        k.scratch_word("r"),
+        k.scratch_word(&format!("{PARTS}u + r")),
+    );
+    for name in ["a", "b"] {
+        let _ = writeln!(
+            out,
+            "let most_{name} = atomicLoad(&r{name});\nlet e_{name} = i32(most_{name} >> 23u);\n\
+             let up_{name} = clamp(141 - e_{name}, -126, 126);\nlet scale_{name} = power(up_{name});\n\
+             let limit_{name} = (u32(max(e_{name} - 28, 1)) << 23u) - 1u;"
+        );
+    }
+    out.push_str(
+        "let finite = max(most_a, most_b) < 0x7f800000u;\nlet end = select(begin, depth, finite);\n",
+    );
+    out
+}
+
+/// The sums of the cross terms, and what each invocation has seen in its rows or columns: tiny numbers in
+/// bits 0 to 7, any that is not 0 in bits 8 to 15.
+pub(super) fn registers(down: u32, across: u32) -> String {
+    let mut out = "var seen_a = 0u;\nvar seen_b = 0u;\n".to_owned();
+    for i in 0..down {
+        for j in 0..across {
+            let _ = writeln!(out, "var d{i}_{j}: coop_mat16x16<f32, C>;");
+        }
+    }
+    out
+}
+
+/// Loads a tile, splits it, and puts it into workgroup memory.
+pub(super) fn stage(tiles: &Tiles<'_>, k: &mut Kernel<'_>, rows: &[Rows<'_>]) -> String {
+    let mut out = "{\nlet kn = k0;\n".to_owned();
+    for row in rows {
+        let name = row.side.name;
+        out.push_str(&row.depths(tiles, k));
+        for i in 0..row.units() {
+            let (load, slot) = (row.load(k, i), row.slot(i));
+            let seen = if row.side.along_k {
+                format!(
+                    "seen_{name} |= select(0u, {}u, any(tiny)) | select(0u, {}u, any(some));",
+                    1 << i,
+                    256 << i
+                )
+            } else {
+                format!(
+                    "let bits = select(vec4<u32>(), vec4<u32>(1u, 2u, 4u, 8u), tiny)\n\
+                     | select(vec4<u32>(), vec4<u32>(256u, 512u, 1024u, 2048u), some);\n\
+                     seen_{name} |= bits.x | bits.y | bits.z | bits.w;"
+                )
+            };
+            let _ = writeln!(
+                out,
+                "{{\nlet x = {load};\nlet size = bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);\n\
+                 let tiny = (size - vec4<u32>(1u)) < vec4<u32>(limit_{name});\nlet some = size != vec4<u32>(0u);\n\
+                 {seen}\nlet y = x * scale_{name};\nlet hi = high(y);\nlet at = {slot};\n\
+                 t{name}h[at] = vec4<f16>(hi);\nt{name}l[at] = vec4<f16>((y - hi) * 2048.0);\n}}"
+            );
+        }
+    }
+    out.push_str("}\n");
+    out
+}
+
+/// Looks for doubtful results where there were tiny numbers; stores the tile, or marks it.
+pub(super) fn store(tiles: &Tiles<'_>, k: &mut Kernel<'_>, units: &Units, rows: &[Rows<'_>]) -> String {
+    let mut out = String::new();
+    for row in rows {
+        let name = row.side.name;
+        let count = if row.side.along_k { row.units() } else { 4 };
+        for i in 0..count {
+            let at = if row.side.along_k {
+                format!("{name}slow + {}u", i * row.apart())
+            } else {
+                format!("{name}f + {i}u")
+            };
+            let _ = writeln!(
+                out,
+                "atomicOr(&f{name}[{at}], ((seen_{name} >> {i}u) & 1u) | ((seen_{name} >> {}u) & 2u));",
+                i + 7
+            );
+        }
+    }
+    out.push_str("if (((seen_a | seen_b) & 255u) != 0u) { atomicOr(&state, 2u); }\nworkgroupBarrier();\n");
+    for i in 0..units.wm / 16 {
+        for j in 0..units.wn / 16 {
+            let _ = writeln!(out, "let r{i}_{j} = c{i}_{j} + d{i}_{j} * 0.00048828125;");
+        }
+    }
+    let doubt = k.word("doubt", i64::from(doubtful(tiles.sizes.k).to_bits()));
+    let value = |i: u32, j: u32| format!("r{i}_{j}");
+    let look = |at: &Results| {
+        let mut text = format!("let ga = atomicLoad(&fa[{}]);\n", at.m);
+        for (q, value) in components(at.value).iter().enumerate() {
+            let _ = writeln!(
+                text,
+                "let g{q} = atomicLoad(&fb[{} + {q}u]);\n\
+                 if ((((ga | g{q}) & 1u) & ((ga & g{q}) >> 1u)) != 0u && abs({value}) < doubt) {{\n\
+                 atomicOr(&state, 1u);\n}}",
+                at.n
+            );
+        }
+        text
+    };
+    let _ = writeln!(
+        out,
+        "let doubt = bitcast<f32>({doubt});\nif (finite && (atomicLoad(&state) & 2u) != 0u) {{\n{}}}",
+        strips(units, 1, &value, look)
+    );
+    let mark = mark(k, tiles, [units.bm, units.bn]);
+    let _ = writeln!(
+        out,
+        "let sure = finite && (atomicLoad(&state) & 1u) == 0u;\n\
+         if (lane == 0u) {{ {} = select(1u, 0u, sure); }}\nlet undo = -(up_a + up_b);\n\
+         let undo_first = power(undo >> 1u);\nlet undo_second = power(undo - (undo >> 1u));",
+        k.scratch_word(&mark)
+    );
+    let finish = |at: &Results| {
+        // In two steps, so that neither overflows before the result does.
+        format!("finish(plane, row0 + {}, col0 + {}, {} * undo_first * undo_second);\n", at.m, at.n, at.value)
+    };
+    let _ = writeln!(out, "if (sure) {{\n{}}}", strips(units, 1, &value, finish));
+    out
+}

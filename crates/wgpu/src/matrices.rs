@@ -1,0 +1,276 @@
+//! Whether the units for matrices that an adapter promises multiply right.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use wgrad_graph::{
+    Args, Backend, BufferId, Caps, DType, Fast, Graph, LeafArg, LeafKind, Node, Op, Options, Out, Plan,
+    Result, Root, Shape, Val, bail, plan,
+};
+
+use crate::adapter::AdapterInfo;
+use crate::choose::{self, Product};
+use crate::faults::lock;
+use crate::gpu::Gpu;
+use crate::launch::Lowered;
+use crate::{emit, prepare};
+
+/// How long the test may take.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Largest error of a split product, relative to the sum of the sizes of its terms: an eighth of what a plain
+/// one may have at worst for K of 300.
+const CLOSE: f64 = 2e-6;
+
+/// Whether the adapter says that it multiplies 16 by 16 f16 into f32, from subgroups of a known size.
+pub(crate) fn promised(adapter: &wgpu::Adapter) -> bool {
+    let wanted = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16;
+    let fits = |p: &wgpu::wgt::CooperativeMatrixProperties| {
+        let sizes = [p.m_size, p.n_size, p.k_size];
+        sizes == [16; 3]
+            && p.ab_type == wgpu::wgt::CooperativeScalarType::F16
+            && p.cr_type == wgpu::wgt::CooperativeScalarType::F32
+            && !p.saturating_accumulation
+    };
+    adapter.features().contains(wanted) && adapter.cooperative_matrix_properties().iter().any(fits)
+}
+
+/// The paths on units for matrices that give wrong numbers on this adapter, or fail. Tried once a process for
+/// each adapter, on a device of its own: a device that is lost here is lost to nobody.
+pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps) -> Vec<Fast> {
+    static TRIED: Mutex<Option<HashMap<String, Vec<Fast>>>> = Mutex::new(None);
+    let key = format!("{}\n{}\n{}", adapter.name, adapter.driver, adapter.pci);
+    let mut tried = lock(&TRIED);
+    let refused = tried.get_or_insert_default().entry(key).or_insert_with(|| {
+        let mut refused = Vec::new();
+        for path in [Fast::CooperativeMatmul, Fast::SplitMatmul] {
+            // A device of its own for each: what one loses, the other may do.
+            let tried = Gpu::untested(adapter, caps.clone()).and_then(|gpu| agrees(&gpu, path));
+            match tried {
+                Ok(true) => continue,
+                Ok(false) => tracing::warn!(adapter = adapter.name, %path, "wrong products; not used"),
+                Err(error) => tracing::warn!(adapter = adapter.name, %path, %error, "fails; not used"),
+            }
+            refused.push(path);
+        }
+        refused
+    });
+    refused.clone()
+}
+
+/// Whether the products of a path are right on every tiling that it has.
+pub(crate) fn agrees(gpu: &Gpu, path: Fast) -> Result<bool> {
+    let split = path == Fast::SplitMatmul;
+    let products = if split { choose::split_products(gpu.caps()) } else { choose::half_products() };
+    for (i, product) in products.into_iter().enumerate() {
+        // Between them the tilings meet both ways in which either factor may lie, edges in every direction, a
+        // batch, and factors whose neighbours are no vectors.
+        let layouts: &[[bool; 2]] = if i == 0 { &[[false, false], [true, true]] } else { &[[false, true]] };
+        for turned in layouts {
+            let odd = i == 0 && turned[0];
+            let sizes = if odd { [2, 70, 133, 301] } else { [2, 140, 132, 300] };
+            let trial = Trial { sizes, turned: *turned, dtype: if split { DType::F32 } else { DType::F16 } };
+            let right = match split {
+                false => trial.exact(gpu, product)?,
+                true => trial.close(gpu, product)?,
+            };
+            if !right {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// A product to try.
+pub(crate) struct Trial {
+    /// Batch, M, N, K.
+    pub(crate) sizes: [usize; 4],
+    /// Whether each factor lies transposed.
+    pub(crate) turned: [bool; 2],
+    /// How the factors lie in memory.
+    pub(crate) dtype: DType,
+}
+
+/// Numbers that look random.
+fn noise(n: usize, seed: u32) -> impl Iterator<Item = u32> {
+    (0..n as u32).map(move |i| {
+        let x = (i ^ seed.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
+        let x = (x ^ (x >> 13)).wrapping_mul(0xc2b2_ae35);
+        x ^ (x >> 16)
+    })
+}
+
+impl Trial {
+    /// The plan of the product, its factors as leaves 0 and 1.
+    pub(crate) fn plan(&self, caps: &Caps) -> Result<Arc<Plan>> {
+        let [batch, m, n, k] = self.sizes;
+        let mut graph = Graph::default();
+        let mut leaves = Vec::new();
+        let mut factor = |rows: usize, columns: usize, turned: bool| -> Result<Val> {
+            let dims = if turned { [batch, columns, rows] } else { [batch, rows, columns] };
+            let mut val = Val::of(graph.push(Node {
+                op: Op::Input,
+                inputs: Vec::new().into(),
+                outs: [Out { shape: Shape::from(&dims[..]), dtype: self.dtype }].into(),
+                after: Vec::new().into(),
+                segment: 0,
+                at: None,
+            }));
+            leaves.push((val.node, LeafKind::Buffer));
+            if turned {
+                let mut perm = wgrad_graph::Perm::default();
+                perm[..3].copy_from_slice(&[0, 2, 1]);
+                val = graph.add(Op::Permute(perm), &[val], None, None)?;
+            }
+            if self.dtype == DType::F32 {
+                return Ok(val);
+            }
+            graph.add(Op::Cast, &[val], None, Some(DType::F32))
+        };
+        let (a, b) = (factor(m, k, self.turned[0])?, factor(k, n, self.turned[1])?);
+        let y = graph.add(Op::MatMul, &[a, b], None, None)?;
+        let options = Options { fuse: true, keep: false };
+        let plan = plan(&Arc::new(graph), &[Root { val: y, into: None }], &leaves, &options, caps)?;
+        Ok(Arc::new(plan))
+    }
+
+    /// The product by one kernel, of factors as they lie in memory.
+    pub(crate) fn run(&self, gpu: &Gpu, product: Product, factors: [&[u8]; 2]) -> Result<Vec<f32>> {
+        let [batch, m, n, _] = self.sizes;
+        let plan = self.plan(gpu.caps())?;
+        let [step] = &plan.steps[..] else {
+            bail!(Kernel, "matmul", "a product is {} kernels", plan.steps.len());
+        };
+        let lowered: Lowered = emit::multiply(step, &plan.graph, gpu.caps(), product)?;
+        let ready: Arc<dyn wgrad_graph::Prepared> =
+            Arc::new(prepare::prepare(gpu.core(), &plan, vec![lowered])?);
+        let mut buffers: Vec<BufferId> = Vec::new();
+        for bytes in factors {
+            let buffer = gpu.alloc(bytes.len())?;
+            gpu.write(buffer, bytes)?;
+            buffers.push(buffer);
+        }
+        let bytes = 4 * batch * m * n;
+        let out = gpu.alloc(bytes)?;
+        let leaves = [LeafArg::Buffer(buffers[0]), LeafArg::Buffer(buffers[1])];
+        gpu.submit(&ready, Args { leaves: &leaves, scalars: &[], outputs: &[out], watch: None })?;
+        let read = gpu.read(&[(out, bytes)])?.wait(LONG)?;
+        let made = read.first().map(|bytes| bytemuck::pod_collect_to_vec(bytes)).unwrap_or_default();
+        buffers.into_iter().chain([out]).for_each(|buffer| gpu.free(buffer));
+        Ok(made)
+    }
+
+    /// Places in memory of element (`row`, `column`) of factor `side`.
+    fn at(&self, side: usize, z: usize, row: usize, column: usize) -> usize {
+        let [_, m, n, k] = self.sizes;
+        let (rows, columns) = if side == 0 { (m, k) } else { (k, n) };
+        let within = if self.turned[side] { column * rows + row } else { row * columns + column };
+        z * rows * columns + within
+    }
+
+    /// The product in f64, and the sums of the sizes of its terms.
+    pub(crate) fn by_hand(&self, a: &[f64], b: &[f64]) -> Vec<(f64, f64)> {
+        let [batch, m, n, k] = self.sizes;
+        let mut all = vec![(0.0, 0.0); batch * m * n];
+        for z in 0..batch {
+            for i in 0..m {
+                let row = &mut all[(z * m + i) * n..][..n];
+                for l in 0..k {
+                    let x = a[self.at(0, z, i, l)];
+                    for (j, (sum, size)) in row.iter_mut().enumerate() {
+                        let term = x * b[self.at(1, z, l, j)];
+                        *sum += term;
+                        *size += term.abs();
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    fn elems(&self, side: usize) -> usize {
+        let [batch, m, n, k] = self.sizes;
+        batch * k * if side == 0 { m } else { n }
+    }
+
+    /// Whether products of small integers are exact.
+    pub(crate) fn exact(&self, gpu: &Gpu, product: Product) -> Result<bool> {
+        // f16 holds -8 to 8 exactly; with 0, its sign and a fraction.
+        let number = |x: u32| (x % 17) as f64 - 8.0 + if x & 0x1000 == 0 { 0.25 } else { 0.0 };
+        let sides =
+            [0, 1].map(|side| noise(self.elems(side), 1 + side as u32).map(number).collect::<Vec<f64>>());
+        let bytes = sides.each_ref().map(|side| {
+            let mut bytes: Vec<u8> = Vec::new();
+            for x in side {
+                match self.dtype {
+                    DType::F16 => bytes.extend(f16_bits(*x).to_ne_bytes()),
+                    DType::BF16 => bytes.extend((((*x as f32).to_bits() >> 16) as u16).to_ne_bytes()),
+                    _ => bytes.extend((*x as f32).to_ne_bytes()),
+                }
+            }
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
+        });
+        let made = self.run(gpu, product, [&bytes[0], &bytes[1]])?;
+        let want = self.by_hand(&sides[0], &sides[1]);
+        Ok(made.len() == want.len() && made.iter().zip(want).all(|(x, (want, _))| f64::from(*x) == want))
+    }
+
+    /// Whether a split product is as close as a plain one: of even numbers, of sizes that differ much, of sizes
+    /// that differ more than halves hold, and with one that is infinite.
+    fn close(&self, gpu: &Gpu, product: Product) -> Result<bool> {
+        for kind in 0..4 {
+            let sides = [0, 1].map(|side| self.numbers(kind, side));
+            let factors = [bytemuck::cast_slice(&sides[0]), bytemuck::cast_slice(&sides[1])];
+            let made = self.run(gpu, product, factors)?;
+            let wide = sides.each_ref().map(|side| side.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>());
+            let want = self.by_hand(&wide[0], &wide[1]);
+            let right = |x: f32, (want, size): (f64, f64)| match want.is_finite() {
+                true => (f64::from(x) - want).abs() <= CLOSE * size,
+                false => f64::from(x) == want || x.is_nan() && want.is_nan(),
+            };
+            if made.len() != want.len() || !made.into_iter().zip(want).all(|(x, want)| right(x, want)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn numbers(&self, kind: u32, side: usize) -> Vec<f32> {
+        let [_, m, n, k] = self.sizes;
+        let (rows, columns) = if side == 0 { (m, k) } else { (k, n) };
+        let mut made: Vec<f32> = noise(self.elems(side), 10 * kind + side as u32)
+            .map(|x| {
+                let even = (x >> 8) as f32 / (1 << 23) as f32 - 1.0;
+                if kind == 1 { even * 2f32.powi(-((x & 63) as i32)) * 2f32.powi(40) } else { even }
+            })
+            .collect();
+        if kind == 2 {
+            // What is huge on one side is tiny on the other, step by step of K.
+            for (i, x) in made.iter_mut().enumerate() {
+                let within = i % (rows * columns);
+                let (row, column) = match self.turned[side] {
+                    true => (within % rows, within / rows),
+                    false => (within / columns, within % columns),
+                };
+                let step = if side == 0 { column } else { row };
+                let power = (step % 61) as i32 - 30;
+                *x *= 2f32.powi(if side == 0 { power } else { -power });
+            }
+        }
+        if kind == 3 && side == 0 {
+            made[self.elems(side) / 2] = f32::INFINITY;
+        }
+        made
+    }
+}
+
+/// The bits of a multiple of 1/4 below 16.
+fn f16_bits(x: f64) -> u16 {
+    let bits = (x as f32).to_bits();
+    let size = bits & 0x7fff_ffff;
+    let half = if size == 0 { 0 } else { (size - 0x3800_0000) >> 13 };
+    ((bits >> 16) & 0x8000 | half) as u16
+}
