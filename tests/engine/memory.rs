@@ -1,7 +1,7 @@
 //! Peak memory, known from plans alone: a checkpointed chain within the square-root law, accumulated
 //! micro-batches at about the price of one.
 
-use wgrad_autograd::{Context, HostTensor, Param, Result, Tensor, checkpoint};
+use wgrad_autograd::{Context, ContextOptions, ErrorKind, HostTensor, Param, Result, Tensor, checkpoint};
 
 use crate::devices;
 
@@ -10,7 +10,8 @@ const WIDTH: usize = 32;
 const BLOCKS: usize = 12;
 const LAYERS: usize = 12;
 
-crate::suite![plain: checkpointed_chain, accumulated_micro_batches; device:];
+crate::suite![plain: checkpointed_chain, accumulated_micro_batches, recomputed_within_a_budget,
+    fewer_segments_for_more_memory, refused_where_nothing_fits, random_numbers_are_drawn_again, a_gelu_holds_its_operand_alone; device:];
 
 /// Bytes of one activation.
 const ACTIVATION: usize = ROWS * WIDTH * 4;
@@ -87,4 +88,84 @@ fn accumulated(n: usize) -> usize {
 fn accumulated_micro_batches() {
     let (one, four) = (accumulated(1), accumulated(4));
     assert!(four as f64 <= 1.1 * one as f64, "four micro-batches need {four} bytes, one needs {one}");
+}
+
+/// A step of a chain with dropout within `bytes`, if any: the most that was held, the steps of its plan, the updated
+/// weights.
+fn within(bytes: Option<usize>, dropout: bool) -> Result<(usize, usize, Vec<Vec<f32>>)> {
+    let options = bytes.map_or(ContextOptions::default(), |b| ContextOptions::default().recompute_within(b));
+    let ctx = Context::with(
+        std::sync::Arc::new(wgrad_cpu::Cpu::new()) as std::sync::Arc<dyn wgrad_graph::Backend>,
+        options,
+    )?;
+    let weights: Vec<Param> = (0..BLOCKS).map(|i| weight(&ctx, &format!("w{i}"))).collect();
+    ctx.pass(|p| {
+        let mut h = p.input(rows(1))?;
+        for w in &weights {
+            h = h + block(h, w.t()) * 0.125;
+            if dropout {
+                h = h * p.rand("drop", [ROWS, WIDTH]);
+            }
+        }
+        descend(&weights, h.square().mean_all())
+    })?;
+    let plan = ctx.last_plan().expect("a step was planned");
+    plan.check(ctx.caps()).expect("the plan is sound");
+    let memory = plan.memory(ctx.caps());
+    assert!(memory.least_workspace_bytes <= memory.workspace_bytes, "{memory:?}");
+    let peak = ctx.stats().peak_bytes;
+    // What the plan told before it ran is what was held.
+    assert_eq!(peak, memory.peak_bytes());
+    let read = |w: &Param| w.read().expect("a value").to_vec::<f32>();
+    Ok((peak, plan.steps.len(), weights.iter().map(read).collect()))
+}
+
+fn recomputed_within_a_budget() {
+    let (plain, _, want) = within(None, false).expect("nothing is refused");
+    for share in [2, 4] {
+        let most = plain / share;
+        let (peak, _, got) = within(Some(most), false).expect("a choice fits");
+        assert!(peak <= most, "1/{share}: {peak} bytes were held, {most} allowed, {plain} without");
+        assert_eq!(want, got, "recomputation changes nothing");
+    }
+}
+
+fn fewer_segments_for_more_memory() {
+    let (plain, whole, _) = within(None, false).expect("nothing is refused");
+    let steps = |most| within(Some(most), false).expect("a choice fits").1;
+    let (little, half, all) = (steps(plain * 9 / 10), steps(plain / 2), steps(plain));
+    assert_eq!(all, whole, "what fits is not computed again");
+    assert!(whole < little && little < half, "{whole}, {little} and {half} steps");
+    assert!(half * 3 <= whole * 4, "at most the forward part is computed again: {half} steps of {whole}");
+}
+
+fn refused_where_nothing_fits() {
+    let error = within(Some(3 * ACTIVATION), false).expect_err("three activations cannot do");
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    let text = error.to_string();
+    assert!(text.contains(&format!("{} bytes are allowed", 3 * ACTIVATION)), "{text}");
+}
+
+fn random_numbers_are_drawn_again() {
+    let (plain, _, want) = within(None, true).expect("nothing is refused");
+    let (peak, _, got) = within(Some(plain / 3), true).expect("a choice fits");
+    assert!(peak <= plain / 3);
+    assert_eq!(want, got, "both computations draw the same");
+}
+
+/// Its gradient reads the operand in any case; the error function is computed again rather than held beside it.
+fn a_gelu_holds_its_operand_alone() {
+    let ctx = devices::cpu();
+    let weights: Vec<Param> = (0..BLOCKS).map(|i| weight(&ctx, &format!("w{i}"))).collect();
+    ctx.pass(|p| {
+        let x = p.input(rows(1))?;
+        descend(&weights, weights.iter().fold(x, |h, w| h.matmul(w.t()).gelu()).square().mean_all())
+    })
+    .expect("the step runs");
+    let plan = ctx.last_plan().expect("a step was planned");
+    let (bytes, most) = (plan.memory(ctx.caps()).least_workspace_bytes, (2 * BLOCKS + 6) * ACTIVATION);
+    assert!(
+        bytes <= most,
+        "operand and result of each layer and a few more: {most} bytes, not {bytes}; {plan}"
+    );
 }

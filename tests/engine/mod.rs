@@ -6,6 +6,7 @@ mod losses;
 mod memory;
 mod plans;
 mod recorder;
+mod repeat;
 mod second;
 mod segments;
 mod steady;
@@ -21,6 +22,7 @@ pub(crate) fn tests() -> Vec<Test> {
         second::tests(),
         plans::tests(),
         memory::tests(),
+        repeat::tests(),
         segments::tests(),
         batch::tests(),
     ]

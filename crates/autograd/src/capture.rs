@@ -289,7 +289,7 @@ fn leaf(pool: &Pool, node: u32, inputs: &[Tensor]) -> Leaf {
 
 /// Whether a recording of the same structure has the same constants, which a replay would take as given.
 fn agree(before: &Recorded, pool: &Pool, cut: &Cut, inputs: &[Tensor]) -> Result<()> {
-    if before.ready.as_ref().is_none_or(|ready| *ready.plan.graph != cut.graph) {
+    if before.ready.as_ref().is_none_or(|ready| *ready.graph != cut.graph) {
         return Ok(());
     }
     let differs = |what: String, at| Err(Error::new(ErrorKind::Argument, "capture", what).at(at));

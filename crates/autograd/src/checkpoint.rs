@@ -43,8 +43,9 @@ pub fn checkpoint(x: Tensor, f: impl FnOnce(Tensor) -> Result<Tensor>) -> Result
     let y = f(x)?;
     let mut state = table::lock(pass.context)?;
     let pool = record::current(&mut state, pass)?;
-    pool.checkpoints += 1;
-    let id = pool.checkpoints;
+    pool.checkpoints.push(start..pool.nodes.len());
+    pool.tape.mark(start as u32);
+    let id = pool.checkpoints.len() as u32;
     for node in &mut pool.nodes[start..] {
         if !matches!(node.op, Op::Input | Op::Scalar) {
             node.checkpoint = id;
@@ -68,9 +69,11 @@ impl Replay {
             return;
         }
         let after = pool.values[arrived].node;
-        let members: Vec<usize> = (0..pool.nodes.len()).filter(|i| pool.nodes[*i].checkpoint == id).collect();
-        for index in members {
+        for index in pool.checkpoints[id as usize - 1].clone() {
             let node = &pool.nodes[index];
+            if node.checkpoint != id {
+                continue;
+            }
             let inputs: SmallVec<[ValueKey; 4]> = node.inputs.iter().map(|k| self.of(pool, id, *k)).collect();
             let outs: SmallVec<[_; 1]> = node.outs.iter().map(|o| o.out).collect();
             let keys: SmallVec<[_; 1]> = node.outs.iter().map(|o| o.key).collect();
@@ -87,6 +90,7 @@ impl Replay {
                 grad: node.grad,
                 checkpoint: 0,
                 phase: wgrad_profile::phase(),
+                blamed: 0,
                 at: node.at,
             };
             pool.push(twin, &outs);

@@ -60,6 +60,7 @@ impl Default for ContextOptions {
             config: Config {
                 fuse: true,
                 budget_bytes: None,
+                within_bytes: None,
                 node_budget: 50_000,
                 in_flight: 3,
                 deadline: Duration::from_secs(60),
@@ -81,6 +82,24 @@ impl ContextOptions {
     #[must_use]
     pub fn budget_bytes(mut self, bytes: usize) -> Self {
         self.config.budget_bytes = Some(bytes);
+        self
+    }
+
+    /// Where a pass would take more than so many bytes of device memory, everything that exists in the context
+    /// counted, values of its forward part are computed again for the backward part instead of held: as few as make
+    /// its plan fit, chosen when the plan is made. A pass that no choice makes fit is refused before anything runs.
+    /// [`Pass::recompute_within`] says it for one pass; [`crate::checkpoint`] chooses by hand.
+    ///
+    /// ```
+    /// use wgrad::prelude::*;
+    /// # fn main() -> wgrad::Result<()> {
+    /// let options = wgrad::ContextOptions::default().recompute_within(1 << 30);
+    /// let ctx = Context::with(&Device::cpu(), options)?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn recompute_within(mut self, bytes: usize) -> Self {
+        self.config.within_bytes = Some(bytes);
         self
     }
 
@@ -115,6 +134,10 @@ pub struct Stats {
     pub plans_made: u64,
     /// Submissions that found their plan in the cache.
     pub plans_reused: u64,
+    /// Gradient graphs that were not recorded by rules but taken from an equal pass before.
+    pub gradients_reused: u64,
+    /// Passes whose end found the flush of an equal pass before, with its plan.
+    pub flushes_reused: u64,
     /// Operations computed again because an earlier flush of the pass had fused them away.
     pub recomputed: u64,
     /// Submissions to the device's queue.
@@ -163,6 +186,8 @@ impl Context {
             owned: SlotMap::with_key(),
             pools: Vec::new(),
             free_pools: Vec::new(),
+            spare_pools: Vec::new(),
+            gradients_repeated: 0,
             plans: Plans::default(),
             tables: HashMap::new(),
             flight: VecDeque::new(),
@@ -274,6 +299,8 @@ impl Context {
             steps: state.committed,
             plans_made: state.plans.made,
             plans_reused: state.plans.reused,
+            flushes_reused: state.plans.repeated,
+            gradients_reused: state.gradients_repeated,
             recomputed: state.recomputed,
             submissions: memory.submissions,
             dispatches: memory.dispatches,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use wgrad_graph::{BufferId, Element, Error, ErrorKind, HostTensor, Out, Result, Ticket};
 
 use crate::flight::Failure;
+use crate::reading::Reading;
 use crate::record;
 use crate::state::{At, Lease, State};
 use crate::table::{self, ContextId};
@@ -133,6 +134,32 @@ impl<T: Element> Deferred<T> {
         self.get().map(Some)
     }
 
+    /// Begins to read the elements right behind what was submitted so far, so that steps submitted later do not
+    /// delay them, as [`Deferred::read`] would have to wait for.
+    ///
+    /// ```
+    /// use wgrad::prelude::*;
+    /// # fn main() -> wgrad::Result<()> {
+    /// let ctx = Context::new(&Device::cpu())?;
+    /// let step = |x: f32| ctx.pass(|p| Ok((p.input(HostTensor::new([], &[x])?)? * 2.0).deferred::<f32>()));
+    /// let loss = step(1.0)?.read_later()?;
+    /// step(5.0)?;                                           // is on its way meanwhile
+    /// assert_eq!(loss.wait(std::time::Duration::from_secs(60))?.to_vec::<f32>(), [2.0]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Deferred::read`].
+    pub fn read_later(&self) -> Result<Reading> {
+        let (lease, out, ticket) = match &*self.cell.slot() {
+            Slot::Computed { lease, out, ticket } => (Arc::clone(lease), *out, *ticket),
+            Slot::Read(data) => return Ok(Reading::here(self.context, data.clone())),
+            Slot::Failed(error) => return Err(error.clone()),
+            Slot::Open => return Err(open()),
+        };
+        Reading::begin(table::lock(self.context)?, self.context, &lease, ticket, out)
+    }
+
     /// All elements, waiting for their step if need be; fetches every other outstanding value of the
     /// context in the same crossing.
     ///
@@ -140,13 +167,7 @@ impl<T: Element> Deferred<T> {
     /// As [`Deferred::get`].
     pub fn read(&self) -> Result<HostTensor> {
         match &*self.cell.slot() {
-            Slot::Open => {
-                return Err(Error::new(
-                    ErrorKind::Stale,
-                    "deferred",
-                    "the pass that makes this value is still open",
-                ));
-            }
+            Slot::Open => return Err(open()),
             Slot::Read(data) => return Ok(data.clone()),
             Slot::Failed(error) => return Err(error.clone()),
             Slot::Computed { .. } => {}
@@ -185,6 +206,10 @@ impl<T: Element> Deferred<T> {
             Slot::Open | Slot::Computed { .. } => unreachable!("it was just fetched"),
         }
     }
+}
+
+fn open() -> Error {
+    Error::new(ErrorKind::Stale, "deferred", "the pass that makes this value is still open")
 }
 
 fn only<T: Element>(data: &HostTensor) -> Result<T> {

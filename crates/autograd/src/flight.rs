@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use wgrad_graph::{BufferId, Bytes, Error, ErrorKind, Home, Pending, Plan, Result, Stage, Ticket, bail};
+use wgrad_graph::{BufferId, Bytes, Error, ErrorKind, Pending, Plan, Result, Stage, Ticket, bail};
 
 use crate::profiling;
 use crate::state::State;
@@ -119,21 +119,24 @@ impl Room {
         Ok(())
     }
 
+    /// Bytes that exist while `plan` runs, its workspace and new results among them.
+    pub(crate) fn peak_with(&self, plan: &Plan) -> usize {
+        let held = self.live_bytes.saturating_sub(self.workspace_bytes);
+        held + plan.fresh_bytes() + plan.workspace_bytes.max(self.workspace_bytes)
+    }
+
     /// Whether there is room for the outputs of a plan and for its workspace, none of which exists yet.
     pub(crate) fn take_plan(&self, plan: &Plan) -> Result<()> {
-        self.take(fresh_bytes(plan) + plan.workspace_bytes.saturating_sub(self.workspace_bytes))
+        self.take(plan.fresh_bytes() + plan.workspace_bytes.saturating_sub(self.workspace_bytes))
     }
 }
 
-/// Bytes of the buffers that a submission of `plan` fills anew.
-pub(crate) fn fresh_bytes(plan: &Plan) -> usize {
-    plan.outputs.iter().map(|o| if let Home::New { bytes } = o.home { bytes } else { 0 }).sum()
-}
-
 impl State {
-    pub(crate) fn room(&self) -> Room {
+    /// What is free; with `count`, also what exists where no budget asks for it.
+    pub(crate) fn room(&self, count: bool) -> Room {
         let budget_bytes = self.config.budget_bytes;
-        let live_bytes = budget_bytes.map_or(0, |_| self.backend.memory().live_bytes);
+        let count = count || budget_bytes.is_some();
+        let live_bytes = if count { self.backend.memory().live_bytes } else { 0 };
         Room { live_bytes, budget_bytes, workspace_bytes: self.workspace_bytes }
     }
 

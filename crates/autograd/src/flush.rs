@@ -7,20 +7,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wgrad_graph::{
-    Args, BufferId, Error, ErrorKind, Home, HostTensor, LeafArg, LeafKind, Op, Options, Out, Result, Root,
-    Stage, Ticket, Val, bail,
+    Args, BufferId, Error, ErrorKind, Fast, Home, HostTensor, LeafArg, LeafKind, Op, Options, Out, Result,
+    Root, Stage, Ticket, Val, bail,
 };
 
 use crate::cut::{Cut, cut, needed};
-use crate::flight::fresh_bytes;
+use crate::memo::Asked;
 use crate::pass::OpenPass;
 use crate::plans::{PlanKey, Ready};
 use crate::record;
+use crate::repeat::flushed_parts;
 use crate::state::{At, FastMap, Lease, Pool, Source, Standing, State, Update, ValueKey};
 use crate::tensor::{PERSISTENT, Tensor};
 
 /// What one submission made.
 struct Made {
+    /// What kind of leaf each leaf was.
+    kinds: Vec<LeafKind>,
     /// For each root, its buffer.
     roots: Vec<Arc<Lease>>,
     /// Other stored values: the graph's value and its buffer.
@@ -68,7 +71,7 @@ impl State {
         let caps = self.backend.caps();
         let stored = data.cast(caps.storage(data.dtype()));
         let bytes = caps.value_bytes(data.shape().elems(), data.dtype());
-        self.room().take(bytes)?;
+        self.room(false).take(bytes)?;
         let lease = Lease::new(&self.backend, bytes);
         let _upload = self.profiling.stage(Stage::Upload);
         self.profiling.tell(|p| p.uploaded(1, stored.bytes().len() as u64));
@@ -169,6 +172,8 @@ impl State {
     }
 
     fn flush_pool(&mut self, pool: &mut Pool, goals: &[ValueKey]) -> Result<()> {
+        // The end of the pass finds values computed, of which its tape does not tell.
+        pool.tape.whole = false;
         let result = self.sources_first(pool, goals).and_then(|()| {
             let mut cut = cut(pool, goals)?;
             let mut roots: Vec<Root> = Vec::new();
@@ -250,13 +255,19 @@ impl State {
     ) -> Result<Made> {
         let binds: Vec<Bind> = cut.leaves.iter().map(|(_, node, out)| bind(pool, *node, *out)).collect();
         let mut kinds = Vec::with_capacity(binds.len());
+        // For the buffer of each place, the first root that may take it.
+        let mut takers: FastMap<BufferId, usize> = FastMap::default();
+        for (root, place) in places.unwrap_or_default().iter().enumerate() {
+            if let Some(place) = place {
+                takers.entry(place.id).or_insert(root);
+            }
+        }
         for (i, ((id, _, _), bind)) in cut.leaves.iter().zip(&binds).enumerate() {
             let kind = match bind {
                 Bind::Host(_) => LeafKind::Upload,
                 Bind::Lease(lease) => {
-                    let takes = |p: &Option<Arc<Lease>>| p.as_ref().is_some_and(|p| Arc::ptr_eq(p, lease));
                     // The owner, the leaf, the place and the bind: nobody else can reach this version.
-                    match places.and_then(|p| p.iter().position(takes)) {
+                    match takers.get(&lease.id).copied() {
                         Some(root) if Arc::strong_count(lease) == 4 => {
                             roots[root].into = Some(i as u32);
                             LeafKind::Donated
@@ -268,9 +279,12 @@ impl State {
             kinds.push((*id, kind));
         }
         let count = roots.len();
+        let plain_kinds = kinds.iter().map(|(_, kind)| *kind).collect();
         let options = Options { fuse: self.config.fuse, keep: places.is_none() };
-        let key = PlanKey { graph: std::mem::take(&mut cut.graph), roots, leaves: kinds, options };
-        let room = self.room();
+        let within_bytes = pool.within_bytes.filter(|_| !options.keep);
+        let graph = std::mem::take(&mut cut.graph);
+        let key = PlanKey { graph, roots, leaves: kinds, options, within_bytes };
+        let room = self.room(within_bytes.is_some());
         let looking = self.profiling.stage(Stage::Plan);
         let ready = self.plans.ready(&self.backend, key, &room, &cut.phases, &self.profiling);
         let ready = ready.map(|cached| cached.ready.clone());
@@ -289,13 +303,13 @@ impl State {
         }
         let others = leases.split_off(count);
         let kept = ready.plan.outputs[count..].iter().map(|o| o.val).zip(others).collect();
-        Ok(Made { roots: leases, kept, ready })
+        Ok(Made { kinds: plain_kinds, roots: leases, kept, ready })
     }
 
     /// Submits a plan that is ready; one buffer an output.
     pub(crate) fn run(&mut self, ready: &Ready, binds: &[Bind], numbers: &[f64]) -> Result<Vec<Arc<Lease>>> {
         let _encode = self.profiling.stage(Stage::Encode);
-        let Ready { plan, prepared, bounds, phases } = ready;
+        let Ready { plan, prepared, bounds, phases, .. } = ready;
         for (scalar, max, node) in bounds {
             let (start, node) = (numbers[*scalar], plan.graph.node(*node));
             if !(0.0..=*max as f64).contains(&start) {
@@ -305,7 +319,7 @@ impl State {
             }
         }
         self.alive()?;
-        self.room().take(fresh_bytes(plan))?;
+        self.room(false).take(plan.fresh_bytes())?;
         let caps = self.backend.caps();
         let upload = self.profiling.stage(Stage::Upload);
         let stored: Vec<Option<HostTensor>> = binds
@@ -388,7 +402,7 @@ impl State {
         }
         // Only the last version of each owned value that still exists is of use.
         let of_use = |(i, u): (usize, &Update)| {
-            let last = !pool.updates[i + 1..].iter().any(|v| v.owned == u.owned);
+            let last = pool.newest.get(&u.owned) == Some(&i);
             (last && self.owned.contains_key(u.owned)).then_some(i)
         };
         let updates: Vec<usize> = pool.updates.iter().enumerate().filter_map(of_use).collect();
@@ -397,6 +411,14 @@ impl State {
             .chain(pool.deferred.iter().map(|(key, _)| (*key, None)))
             .collect();
         let keys: Vec<ValueKey> = goals.iter().map(|(key, _)| *key).collect();
+        let asked = Asked { goals: &keys, within_bytes: pool.within_bytes };
+        let simple = pool.tape.whole
+            && !pool.captured
+            && self.failures.is_empty()
+            && self.backend.caps().allows(Fast::EqualPasses);
+        if simple && let Some(recording) = self.repeat_flush(pool, asked, &updates)? {
+            return Ok(recording);
+        }
         self.sources_first(pool, &keys)?;
         let mut cut = {
             let _plan = self.profiling.stage(Stage::Plan);
@@ -405,6 +427,7 @@ impl State {
         check(pool, &cut)?;
         let mut roots: Vec<Root> = Vec::new();
         let mut places: Vec<Option<Arc<Lease>>> = Vec::new();
+        let mut root_of: FastMap<Val, usize> = FastMap::default();
         let mut homes: Vec<GoalHome> = Vec::new();
         // Held from here on, so that nothing takes the place of a version that another value becomes.
         let mut before: Vec<Option<(Arc<Lease>, Ticket)>> = Vec::new();
@@ -416,7 +439,7 @@ impl State {
                 continue;
             }
             let val = cut.vals[&(v.node, v.out)];
-            let root = roots.iter().position(|r| r.val == val).unwrap_or_else(|| {
+            let root = *root_of.entry(val).or_insert_with(|| {
                 roots.push(Root { val, into: None });
                 places.push(update.and_then(|u| self.owned[pool.updates[u].owned].lease.clone()));
                 roots.len() - 1
@@ -433,6 +456,25 @@ impl State {
             _ => before.expect("a goal without a root was computed before"),
         };
         let leases: Vec<(Arc<Lease>, Ticket)> = homes.iter().zip(before).map(lease).collect();
+        let leaves = cut.leaves.iter().map(|(_, node, _)| *node).collect();
+        if simple && let Some(made) = &made {
+            let (kinds, cut_leaves) = (&made.kinds, &cut.leaves);
+            let numbers = &cut.numbers;
+            pool.remember(asked, |pool| {
+                flushed_parts(pool, &updates, cut_leaves, kinds, &homes, &made.ready, numbers)
+            });
+        }
+        self.commit_goals(pool, &updates, &leases);
+        Ok(Recording { ready: made.map(|m| m.ready), leaves, numbers: cut.numbers, updates, homes })
+    }
+
+    /// Commits the new versions and the deferred values of a pass: a buffer for each, and what made it.
+    pub(crate) fn commit_goals(
+        &mut self,
+        pool: &mut Pool,
+        updates: &[usize],
+        leases: &[(Arc<Lease>, Ticket)],
+    ) {
         let (new, deferred) = leases.split_at(updates.len());
         for (i, (lease, _)) in updates.iter().zip(new) {
             let Update { owned, version, .. } = pool.updates[*i];
@@ -446,8 +488,6 @@ impl State {
         self.deferred.retain(|cell| cell.strong_count() > 0);
         self.commit_counts(&pool.counts, pool.step);
         pool.deferred.clear();
-        let leaves = cut.leaves.iter().map(|(_, node, _)| *node).collect();
-        Ok(Recording { ready: made.map(|m| m.ready), leaves, numbers: cut.numbers, updates, homes })
     }
 
     /// Counts the committed pass with number `step`.
@@ -470,7 +510,7 @@ pub(crate) fn bind(pool: &Pool, node: u32, out: u32) -> Bind {
 }
 
 /// The buffer of a pool's leaf or computed value, and the submission that filled it.
-fn leaf_lease(pool: &Pool, node: u32, out: u32) -> Option<(Arc<Lease>, Ticket)> {
+pub(crate) fn leaf_lease(pool: &Pool, node: u32, out: u32) -> Option<(Arc<Lease>, Ticket)> {
     let node = &pool.nodes[node as usize];
     match (&node.source, &node.outs[out as usize].standing) {
         (Source::Lease(lease) | Source::Placed(lease), _) => Some((Arc::clone(lease), Ticket(0))),

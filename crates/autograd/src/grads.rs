@@ -12,8 +12,10 @@ use crate::context::Context;
 use crate::owned::{Kept, Param, ParamId};
 use crate::profiling;
 use crate::record;
+use crate::state::ValueKey;
+use crate::table;
 use crate::tensor::Tensor;
-use crate::vjp::{Walk, one_like};
+use crate::vjp::{differentiate, one_like};
 
 /// One gradient a parameter, in the order in which the pass first used them.
 #[derive(Clone, Default)]
@@ -174,16 +176,19 @@ impl Tensor {
         let _differentiating = profiling::differentiating(self.context);
         let one = one_like(self, "backward")?;
         let pass = record::pass_of(&[self], at)?;
-        let walk = Walk::new(pass, &[self], None, at)?;
-        let params = walk.params.clone();
-        if params.is_empty() {
+        let found = differentiate(pass, &[self], &[one], None, at)?;
+        if found.is_empty() {
             return Err(Error::new(ErrorKind::Gradient, "backward", "the value depends on no parameter")
                 .at(at)
                 .operand("made", Some(self.at)));
         }
-        let grads = walk.run(&[self], &[one])?;
-        let entry = |(owned, key)| Some((ParamId::new(pass.context, owned), *grads.get(&key)?));
-        Ok(params.into_iter().filter_map(entry).collect())
+        let mut state = table::lock(pass.context)?;
+        let pool = record::current(&mut state, pass)?;
+        let entry = |(key, gradient): (ValueKey, Option<Tensor>)| {
+            let (owned, _) = pool.values[key].version?;
+            Some((ParamId::new(pass.context, owned), gradient?))
+        };
+        Ok(found.into_iter().filter_map(entry).collect())
     }
 
     /// The value as a number that is read after the pass, without stalling it.

@@ -50,9 +50,9 @@ impl Slot {
         let Ok(mut state) = table::lock(id) else { return Tensor::of_owned(id, self.key, 0, at) };
         for open in pass::open_passes(id).into_iter().rev() {
             if let Some(pool) = state.pool(open.pool, open.generation)
-                && let Some(update) = pool.updates.iter().rev().find(|u| u.owned == self.key)
+                && let Some(newest) = pool.newest.get(&self.key)
             {
-                return Tensor::of_pass(open, update.value, at);
+                return Tensor::of_pass(open, pool.updates[*newest].value, at);
             }
         }
         let version = state.owned.get(self.key).map_or(0, |o| o.version);
@@ -79,23 +79,23 @@ impl Slot {
         let pass = record::pass_of(&[value], at)?;
         let mut state = table::lock(pass.context)?;
         let key = record::enter(&mut state, pass, &[value])?[0];
-        let committed = state.owned[self.key].version;
+        let (committed, trainable) = (state.owned[self.key].version, state.owned[self.key].trainable);
         // Where a pass around has queued a version, this one follows it.
         let mut newest = committed;
         for open in pass::open_passes(pass.context) {
-            if let Some(pool) = state.pool(open.pool, open.generation) {
-                newest = pool
-                    .updates
-                    .iter()
-                    .filter(|u| u.owned == self.key)
-                    .map(|u| u.version)
-                    .fold(newest, u64::max);
+            if let Some(pool) = state.pool(open.pool, open.generation)
+                && let Some(update) = pool.newest.get(&self.key)
+            {
+                newest = newest.max(pool.updates[*update].version);
             }
         }
         let pool = record::current(&mut state, pass)?;
         let version = newest + 1;
         let value = Value { stop: true, version: Some((self.key, version)), at, ..pool.values[key] };
+        pool.tape.alias(key);
+        pool.tape.mark(1 + u32::from(trainable));
         let value = pool.values.insert(value);
+        pool.newest.insert(self.key, pool.updates.len());
         pool.updates.push(Update { owned: self.key, value, base: committed, version, at });
         Ok(())
     }

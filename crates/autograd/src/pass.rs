@@ -5,6 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
+use smallvec::SmallVec;
 use wgrad_graph::{Caps, Error, ErrorKind, Out, Result, Stage, bail};
 
 use crate::context::Context;
@@ -35,7 +36,7 @@ thread_local! {
 }
 
 /// The passes of `context` open on this thread, outermost first.
-pub(crate) fn open_passes(context: ContextId) -> Vec<OpenPass> {
+pub(crate) fn open_passes(context: ContextId) -> SmallVec<[OpenPass; 4]> {
     OPEN.with_borrow(|open| open.iter().filter(|p| p.context == context).copied().collect())
 }
 
@@ -99,8 +100,15 @@ impl Pass {
                 state.pools.len() as u32 - 1
             }
         };
+        let within_bytes = state.config.within_bytes;
+        let mut pool = match state.spare_pools.pop() {
+            Some(pool) => pool,
+            None => Box::new(Pool::new(step, at)),
+        };
+        pool.restart(step, at);
+        pool.within_bytes = within_bytes;
         let cell = &mut state.pools[index as usize];
-        cell.pool = Some(Box::new(Pool::new(step, at)));
+        cell.pool = Some(pool);
         let open = OpenPass { context: context.id(), pool: index, generation: cell.generation };
         drop(state);
         Ok(Pass {
@@ -143,7 +151,9 @@ impl Pass {
         drop(state);
         flight::throttle(self.open.context);
         let pool = pool.expect("a pass is committed once");
-        result.map(|recording| then(&pool, recording))
+        let value = result.map(|recording| then(&pool, recording));
+        recycle(self.open.context, pool);
+        value
     }
 
     fn close(&self, state: &mut crate::state::State) -> Option<Box<Pool>> {
@@ -202,6 +212,32 @@ impl Pass {
         Ok(())
     }
 
+    /// As [`crate::ContextOptions::recompute_within`], for this pass.
+    ///
+    /// ```
+    /// use wgrad::prelude::*;
+    /// # fn main() -> wgrad::Result<()> {
+    /// let ctx = Context::new(&Device::cpu())?;
+    /// let w = Param::new(&ctx, "w", HostTensor::new([64, 64], &[0.01f32; 4096])?)?;
+    /// let refused = ctx.pass(|p| {
+    ///     p.recompute_within(1000)?;                       // less than the weights alone
+    ///     let x = p.input(HostTensor::new([64, 64], &[1.0f32; 4096])?)?;
+    ///     let grads = x.matmul(w.t()).tanh().matmul(w.t()).sum(..).backward()?;
+    ///     w.set(w.t() - grads.get(&w).expect("the loss depends on w") * 0.1);
+    ///     Ok(())
+    /// });
+    /// assert!(refused.unwrap_err().to_string().contains("1000 bytes are allowed"));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `Stale`.
+    pub fn recompute_within(&self, bytes: usize) -> Result<()> {
+        let mut state = table::lock(self.open.context)?;
+        record::current(&mut state, self.open)?.within_bytes = Some(bytes);
+        Ok(())
+    }
+
     /// Computes these values now, in one submission; does not wait for it.
     ///
     /// # Errors
@@ -248,6 +284,15 @@ impl Pass {
         result
     }
 
+    /// How many operations and leaves the pass has recorded.
+    ///
+    /// # Errors
+    /// `Stale`.
+    pub fn nodes(&self) -> Result<usize> {
+        let mut state = table::lock(self.open.context)?;
+        Ok(record::current(&mut state, self.open)?.nodes.len())
+    }
+
     /// How many new versions of owned values the end of the pass commits.
     ///
     /// # Errors
@@ -276,6 +321,8 @@ impl Pass {
             let node = &mut pool.nodes[node];
             if matches!(node.source, Source::Host(_) | Source::Placed(_)) && !node.ran {
                 let old = std::mem::replace(&mut node.source, data);
+                // Its kind may be another now.
+                pool.tape.whole = false;
                 drop(state);
                 drop(old);
                 return Ok(());
@@ -336,6 +383,19 @@ pub(crate) fn stream_hash(stream: &str, draw: u32) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
+/// Pools whose memory is kept at most.
+const MOST_SPARE: usize = 4;
+
+/// Gives up what an ended pass held, without holding the context's lock, and keeps the memory for the next one.
+fn recycle(context: ContextId, mut pool: Box<Pool>) {
+    if pool.clear()
+        && let Ok(mut state) = table::lock(context)
+        && state.spare_pools.len() < MOST_SPARE
+    {
+        state.spare_pools.push(pool);
+    }
+}
+
 impl Drop for Pass {
     fn drop(&mut self) {
         if !self.ended.get()
@@ -343,7 +403,9 @@ impl Drop for Pass {
         {
             let garbage = self.close(&mut state);
             drop(state);
-            drop(garbage);
+            if let Some(pool) = garbage {
+                recycle(self.open.context, pool);
+            }
         }
         let _ = &self.scope;
     }

@@ -152,7 +152,7 @@ impl Context {
         let (backend, _upload) = {
             let state = table::lock(context)?;
             state.alive()?;
-            state.room().take(bytes)?;
+            state.room(false).take(bytes)?;
             state.profiling.tell(|p| p.uploaded(1, data.bytes().len() as u64));
             (Arc::clone(&state.backend), state.profiling.stage(Stage::Upload))
         };

@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use rustc_hash::FxHasher;
 use wgrad_graph::{
-    Backend, Graph, LeafKind, Node, NodeId, Op, Options, Phase, Plan, Prepared, Result, Root, Stage,
-    plan_watched,
+    Backend, Fitted, Graph, LeafKind, NodeId, Op, Options, Phase, Plan, Prepared, Result, Root, Stage,
+    Within, plan_watched, plan_within,
 };
 
 use wgrad_profile::PhaseMix;
 
 use crate::flight::Room;
 use crate::profiling::{Profiling, step_phases};
+use crate::state::FastMap;
 
 /// Plans kept at most; the one that was not used for longest goes first.
 const CAPACITY: usize = 256;
@@ -26,12 +27,16 @@ pub(crate) struct PlanKey {
     pub(crate) roots: Vec<Root>,
     pub(crate) leaves: Vec<(NodeId, LeafKind)>,
     pub(crate) options: Options,
+    /// Above so many bytes, forward values are computed again instead of held.
+    pub(crate) within_bytes: Option<usize>,
 }
 
 /// A plan that is ready to run.
 #[derive(Clone)]
 pub(crate) struct Ready {
     pub(crate) plan: Arc<Plan>,
+    /// The graph as it was recorded; the plan's may compute some of it twice.
+    pub(crate) graph: Arc<Graph>,
     pub(crate) prepared: Arc<dyn Prepared>,
     /// Scalars that place a part: number among the plan's scalars, largest value, node.
     pub(crate) bounds: Vec<(usize, usize, NodeId)>,
@@ -56,6 +61,8 @@ pub(crate) struct Plans {
     pub(crate) last: Option<Arc<Plan>>,
     pub(crate) made: u64,
     pub(crate) reused: u64,
+    /// Of those, found by an equal pass.
+    pub(crate) repeated: u64,
 }
 
 impl Plans {
@@ -96,6 +103,13 @@ impl Plans {
         Ok(ready)
     }
 
+    /// Notes that a plan runs again that was found without being looked for here.
+    pub(crate) fn repeat(&mut self, ready: &Ready) {
+        self.reused += 1;
+        self.repeated += 1;
+        self.last = Some(Arc::clone(&ready.plan));
+    }
+
     fn evict(&mut self) {
         if self.len < CAPACITY {
             return;
@@ -117,15 +131,32 @@ fn make(
     profiling: &Profiling,
 ) -> Result<Cached> {
     let graph = Arc::new(key.graph.clone());
+    let again: Vec<Phase>;
     let watch = profiling.watch().map(|watch| &**watch);
-    let plan =
-        plan_watched(&graph, &key.roots, &key.leaves, &key.options, backend.caps(), watch).map(Arc::new)?;
+    let (caps, PlanKey { roots, leaves, options, .. }) = (backend.caps(), &key);
+    let fitted = match key.within_bytes {
+        None => None,
+        Some(most_bytes) => {
+            let bytes = |plan: &Plan| room.peak_with(plan);
+            let within = Within { most_bytes, bytes: &bytes, phases };
+            Some(plan_within(&graph, roots, leaves, options, caps, &within, watch)?)
+        }
+    };
+    let (plan, phases) = match fitted {
+        None => (plan_watched(&graph, roots, leaves, options, caps, watch)?, phases),
+        Some(Fitted { plan, phases, .. }) => {
+            again = phases;
+            (plan, &again[..])
+        }
+    };
+    let plan = Arc::new(plan);
     tracing::debug!(target: "wgrad::plan", steps = plan.steps.len(), workspace_bytes = plan.workspace_bytes, "planned");
     tracing::trace!(target: "wgrad::plan", "{plan}");
     // Before the device reserves the workspace: what is refused must hold nothing.
     room.take_plan(&plan)?;
     let _compile = profiling.stage(Stage::Compile);
-    Ok(Cached { ready: Ready::new(backend, plan, phases)?, key, used: 0 })
+    let ready = Ready::new(backend, plan, phases)?;
+    Ok(Cached { ready: Ready { graph, ..ready }, key, used: 0 })
 }
 
 impl Ready {
@@ -134,20 +165,22 @@ impl Ready {
         let prepared = backend.prepare(&plan)?;
         let bounds = bounds(&plan);
         let phases = step_phases(&plan, phases);
-        Ok(Ready { plan, prepared, bounds, phases })
+        Ok(Ready { graph: Arc::clone(&plan.graph), plan, prepared, bounds, phases })
     }
 }
 
 /// The limits of scalars that place a part, each with the node that a message names.
 fn bounds(plan: &Plan) -> Vec<(usize, usize, NodeId)> {
-    let places = |node: &Node, scalar: NodeId| {
-        let starts = matches!(node.op, Op::SliceAt { .. } | Op::SliceAssignAt { .. });
-        starts && node.inputs.last().is_some_and(|start| start.node == scalar)
-    };
+    // For each scalar the first node that it places.
+    let mut places: FastMap<NodeId, NodeId> = FastMap::default();
+    for (id, node) in plan.graph.nodes().iter().enumerate() {
+        if let (Op::SliceAt { .. } | Op::SliceAssignAt { .. }, Some(start)) = (node.op, node.inputs.last()) {
+            places.entry(start.node).or_insert(id as NodeId);
+        }
+    }
     let limit = |(i, limit): (usize, Option<usize>)| {
         let scalar = plan.scalars[i];
-        let node = plan.graph.nodes().iter().position(|n| places(n, scalar));
-        Some((i, limit?, node.map_or(scalar, |n| n as NodeId)))
+        Some((i, limit?, places.get(&scalar).copied().unwrap_or(scalar)))
     };
     plan.scalar_limits().into_iter().enumerate().filter_map(limit).collect()
 }

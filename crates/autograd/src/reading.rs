@@ -10,7 +10,7 @@ use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Out, Pending, Result, Sta
 use crate::flight::{self, Failure};
 use crate::placed::is_host;
 use crate::profiling;
-use crate::state::State;
+use crate::state::{Lease, State};
 use crate::table::{self, ContextId};
 use crate::tensor::Tensor;
 
@@ -77,19 +77,33 @@ impl Tensor {
         let at = Location::caller();
         let mut state = table::lock(self.context)?;
         let (lease, ticket, out) = state.computed(self, at)?;
+        Reading::begin(state, self.context, &lease, ticket, out)
+    }
+}
+
+impl Reading {
+    /// A value that has arrived.
+    pub(crate) fn here(context: ContextId, data: HostTensor) -> Reading {
+        let out = Out { shape: data.shape(), dtype: data.dtype() };
+        let fate = Arc::new(Fate { ticket: Ticket(0), met: Mutex::default() });
+        let way = Mutex::new(Way::Here(data));
+        Reading(Arc::new(Inner { context, out, storage: out.dtype, fate, way, begun: OnceLock::new() }))
+    }
+
+    /// Begins to read a buffer that `ticket` filled.
+    pub(crate) fn begin(
+        mut state: table::Locked,
+        context: ContextId,
+        lease: &Lease,
+        ticket: Ticket,
+        out: Out,
+    ) -> Result<Reading> {
         let caps = state.backend.caps();
         let (storage, is_host) = (caps.storage(out.dtype), is_host(caps));
         let fetch = state.read(&[(lease.id, out.shape.elems() * storage.bytes())])?;
         let fate = Arc::new(Fate { ticket, met: Mutex::default() });
         let way = Mutex::new(Way::Coming { pending: fetch.pending, after: fetch.after });
-        let reading = Reading(Arc::new(Inner {
-            context: self.context,
-            out,
-            storage,
-            fate,
-            way,
-            begun: OnceLock::new(),
-        }));
+        let reading = Reading(Arc::new(Inner { context, out, storage, fate, way, begun: OnceLock::new() }));
         if is_host {
             // It is here already; later submissions, which hold the context, are not waited for.
             state.settle(fetch.after);
@@ -101,7 +115,7 @@ impl Tensor {
         state.fates.retain(|fate| fate.strong_count() > 0);
         state.fates.push(Arc::downgrade(&reading.0.fate));
         drop(state);
-        flight::throttle(self.context);
+        flight::throttle(context);
         Ok(reading)
     }
 }

@@ -71,6 +71,15 @@ pub(crate) fn look(state: &mut State, tensor: &Tensor) -> Result<Look> {
     Ok(Look { out, standing })
 }
 
+/// Shape and dtype of a handle's value.
+pub(crate) fn out(state: &mut State, tensor: &Tensor) -> Result<Out> {
+    if tensor.pool == PERSISTENT {
+        let key = owned(state, tensor)?;
+        return Ok(state.owned[key].out);
+    }
+    Ok(pool(state, tensor)?.out(tensor.value_key()).out)
+}
+
 /// The open pool of a handle of a pass.
 pub(crate) fn pool<'s>(state: &'s mut State, tensor: &Tensor) -> Result<&'s mut Pool> {
     let now = state.pools.get(tensor.pool as usize).map_or(0, |cell| cell.generation);
@@ -91,15 +100,17 @@ fn owned(state: &mut State, tensor: &Tensor) -> Result<OwnedKey> {
         let detail = "handle of an owned value that was dropped (persistent pool)";
         return Err(Error::new(ErrorKind::Stale, "tensor", detail).operand("made", Some(tensor.at)));
     };
-    let (name, made, mut now, mut at) = (owned.name.clone(), owned.at, owned.version, None);
+    let (mut now, mut at) = (owned.version, None);
     for open in pass::open_passes(tensor.context) {
-        if let Some(pool) = state.pool(open.pool, open.generation) {
-            for update in pool.updates.iter().filter(|u| u.owned == key) {
-                (now, at) = (update.version, Some(update.at));
-            }
+        if let Some(pool) = state.pool(open.pool, open.generation)
+            && let Some(newest) = pool.newest.get(&key)
+        {
+            let update = &pool.updates[*newest];
+            (now, at) = (update.version, Some(update.at));
         }
     }
     if now as u32 != tensor.generation {
+        let (name, made) = (&state.owned[key].name, state.owned[key].at);
         let detail = format!("{name}: version {}, now {now} (persistent pool)", tensor.generation);
         let error = Error::new(ErrorKind::Stale, "tensor", detail)
             .operand("made", Some(tensor.at))
@@ -112,8 +123,13 @@ fn owned(state: &mut State, tensor: &Tensor) -> Result<OwnedKey> {
 /// The pass in which an operation on `x` is recorded: that of its pass operands, the innermost where
 /// they are of several passes of this thread; else the innermost pass that is open.
 pub(crate) fn pass_of(x: &[Tensor], at: At) -> Result<OpenPass> {
-    let at = line::or(at);
     let Some(first) = x.first() else { bail!(Argument, "record", "no operand tells the pass") };
+    if let Some(pass) = first.pass()
+        && x.iter().all(|t| t.context == first.context && t.pass().is_none_or(|p| p == pass))
+    {
+        return Ok(pass);
+    }
+    let at = line::or(at);
     if let Some(other) = x.iter().find(|t| t.context != first.context) {
         return Err(Error::new(
             ErrorKind::Device,
@@ -169,45 +185,58 @@ pub(crate) fn pass_of(x: &[Tensor], at: At) -> Result<OpenPass> {
 pub(crate) fn operation(pass: Option<OpenPass>, what: Recorded<'_>, at: At) -> Result<Tensor> {
     let at = line::or(at);
     let _recording = profiling::recording();
-    let Some(half) = half_of(&what)? else { return append(pass, what, at) };
+    let half = match append(pass, what, at, true)? {
+        Appended::Value(y) => return Ok(y),
+        Appended::Half(half) => half,
+    };
     let pass = match pass {
         Some(pass) => pass,
         None => pass_of(what.x, at)?,
+    };
+    let as_it_is = |what: Recorded<'_>| match append(Some(pass), what, at, false)? {
+        Appended::Value(y) => Ok(y),
+        Appended::Half(_) => unreachable!("halves were not asked about"),
     };
     let mut wide: SmallVec<[Tensor; 4]> = SmallVec::new();
     for x in what.x {
         let is_half = x.try_out()?.dtype == half;
         let cast = Recorded { op: Op::Cast, x: &[*x], to: None, dtype: Some(DType::F32) };
-        wide.push(if is_half { append(Some(pass), cast, at)? } else { *x });
+        wide.push(if is_half { as_it_is(cast)? } else { *x });
     }
-    let y = append(Some(pass), Recorded { x: &wide, ..what }, at)?;
+    let y = as_it_is(Recorded { x: &wide, ..what })?;
     if y.try_out()?.dtype != DType::F32 {
         return Ok(y);
     }
-    append(Some(pass), Recorded { op: Op::Cast, x: &[y], to: None, dtype: Some(half) }, at)
+    as_it_is(Recorded { op: Op::Cast, x: &[y], to: None, dtype: Some(half) })
 }
 
 /// The half dtype that all float operands of a computing operation have.
-fn half_of(what: &Recorded<'_>) -> Result<Option<DType>> {
-    if !what.op.computes() {
-        return Ok(None);
+fn half_of(op: Op, x: &[Out]) -> Option<DType> {
+    if !op.computes() {
+        return None;
     }
     let mut half = None;
-    for x in what.x {
-        let dtype = x.try_out()?.dtype;
+    for Out { dtype, .. } in x {
         match half {
             _ if !dtype.is_float() => {}
-            None => half = Some(dtype),
+            None => half = Some(*dtype),
             // Dtypes that differ are a mistake, which the rule for shapes tells.
-            Some(first) if first != dtype => return Ok(None),
+            Some(first) if first != *dtype => return None,
             Some(_) => {}
         }
     }
-    Ok(half.filter(|dtype| dtype.is_half()))
+    half.filter(|dtype| dtype.is_half())
 }
 
-/// Records an operation as it is.
-fn append(pass: Option<OpenPass>, what: Recorded<'_>, at: At) -> Result<Tensor> {
+/// What came of an operation.
+enum Appended {
+    Value(Tensor),
+    /// Nothing: it computes with halves of this dtype.
+    Half(DType),
+}
+
+/// Records an operation as it is, unless it is asked about halves and computes with them.
+fn append(pass: Option<OpenPass>, what: Recorded<'_>, at: At, halves: bool) -> Result<Appended> {
     let Recorded { op, x, to, dtype } = what;
     let pass = match pass {
         Some(pass) if x.iter().all(|t| t.pass().is_none_or(|p| p == pass)) => pass,
@@ -218,6 +247,9 @@ fn append(pass: Option<OpenPass>, what: Recorded<'_>, at: At) -> Result<Tensor> 
     let wide = state.backend.caps().f64;
     let pool = current(&mut state, pass)?;
     let outs: SmallVec<[Out; 4]> = ins.iter().map(|k| pool.out(*k).out).collect();
+    if halves && let Some(half) = half_of(op, &outs) {
+        return Ok(Appended::Half(half));
+    }
     let describe = |mut error: Error| {
         for (t, out) in x.iter().zip(&outs) {
             error = error.operand(format!("{out:?}"), Some(t.at));
@@ -237,13 +269,13 @@ fn append(pass: Option<OpenPass>, what: Recorded<'_>, at: At) -> Result<Tensor> 
     }
     // A value that is never stored may be larger than a buffer; the planner refuses it where it is not.
     let grad = !pass::is_no_grad(pass);
-    let node = node(op, ins.into_iter().collect(), Source::Operation, grad, at);
+    let node = node(op, ins, Source::Operation, grad, at);
     let key = pool.push(node, &[out]);
     if state.spend(pass)? {
         drop(state);
         flight::throttle(pass.context);
     }
-    Ok(Tensor::of_pass(pass, key, at))
+    Ok(Appended::Value(Tensor::of_pass(pass, key, at)))
 }
 
 /// A fresh node.
@@ -261,6 +293,7 @@ pub(crate) fn node(op: Op, inputs: SmallVec<[ValueKey; 4]>, source: Source, grad
         grad,
         checkpoint: 0,
         phase: wgrad_profile::phase(),
+        blamed: 0,
         at,
     }
 }
@@ -287,7 +320,7 @@ fn enter_one(state: &mut State, pass: OpenPass, t: &Tensor) -> Result<ValueKey> 
         // An uncommitted version lives in the pass that made it.
         return owned_leaf(state, pass, key, t);
     }
-    let out = look(state, t)?.out;
+    let out = out(state, t)?;
     let outer = t.pass().expect("owned values were handled above");
     let memo = (outer, t.value_key());
     let pool = current(state, pass)?;
@@ -303,7 +336,7 @@ fn enter_one(state: &mut State, pass: OpenPass, t: &Tensor) -> Result<ValueKey> 
 /// The leaf of an owned value's committed version in a pass.
 fn owned_leaf(state: &mut State, pass: OpenPass, key: OwnedKey, t: &Tensor) -> Result<ValueKey> {
     let owned = &state.owned[key];
-    let (out, version) = (owned.out, owned.version);
+    let (out, version, trainable) = (owned.out, owned.version, owned.trainable);
     let Some(lease) = owned.lease.clone() else {
         let detail = format!("{} is made by a pass that has not ended", owned.name);
         return Err(Error::new(ErrorKind::Stale, "tensor", detail).operand("made", Some(t.at)));
@@ -314,6 +347,7 @@ fn owned_leaf(state: &mut State, pass: OpenPass, key: OwnedKey, t: &Tensor) -> R
     }
     let leaf = pool.push(node(Op::Input, SmallVec::new(), Source::Lease(lease), true, t.at), &[out]);
     pool.values[leaf].version = Some((key, version));
+    pool.tape.mark(1 + u32::from(trainable));
     pool.leaves.insert((key, version), leaf);
     Ok(leaf)
 }
@@ -372,6 +406,7 @@ pub(crate) fn alias(tensor: &Tensor, at: At) -> Result<Tensor> {
     let key = enter_one(&mut state, pass, tensor)?;
     let pool = current(&mut state, pass)?;
     let value = pool.values[key];
+    pool.tape.alias(key);
     let key = pool.values.insert(Value { stop: true, version: None, at, ..value });
     Ok(Tensor::of_pass(pass, key, at))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::BuildHasherDefault;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,14 +16,18 @@ use crate::custom::Entry;
 use crate::custom_gradient::Rule;
 use crate::deferred::Cell as DeferredCell;
 use crate::flight::Failure;
+use crate::memo::Memos;
 use crate::pass::OpenPass;
 use crate::plans::Plans;
 use crate::profiling::Profiling;
 use crate::reading::Fate;
+use crate::tape::Tape;
+
+/// A value in the pool of a pass: its number there.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ValueKey(pub(crate) u32);
 
 slotmap::new_key_type! {
-    /// A value in the pool of a pass.
-    pub(crate) struct ValueKey;
     /// An owned value in the persistent pool.
     pub(crate) struct OwnedKey;
 }
@@ -139,6 +144,8 @@ pub(crate) struct PassNode {
     pub(crate) checkpoint: u32,
     /// The phase of the step in which it was recorded.
     pub(crate) phase: Phase,
+    /// The node of whose gradient it is; itself where it is of none.
+    pub(crate) blamed: u32,
     pub(crate) at: At,
 }
 
@@ -172,18 +179,59 @@ pub(crate) struct Update {
     pub(crate) at: At,
 }
 
+/// The values of a pool.
+#[derive(Default)]
+pub(crate) struct Values(Vec<Value>);
+
+impl Values {
+    pub(crate) fn insert(&mut self, value: Value) -> ValueKey {
+        self.0.push(value);
+        ValueKey(self.0.len() as u32 - 1)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl std::ops::Index<ValueKey> for Values {
+    type Output = Value;
+
+    fn index(&self, key: ValueKey) -> &Value {
+        &self.0[key.0 as usize]
+    }
+}
+
+impl std::ops::IndexMut<ValueKey> for Values {
+    fn index_mut(&mut self, key: ValueKey) -> &mut Value {
+        &mut self.0[key.0 as usize]
+    }
+}
+
+/// Nodes up to which the memory of a pool that has ended is kept for the next.
+const KEPT_NODES: usize = 1 << 17;
+
 /// The pool of one open pass.
 pub(crate) struct Pool {
-    pub(crate) values: SlotMap<ValueKey, Value>,
+    pub(crate) values: Values,
     pub(crate) nodes: Vec<PassNode>,
-    pub(crate) leaves: HashMap<(OwnedKey, u64), ValueKey>,
-    pub(crate) tables: HashMap<&'static str, ValueKey>,
-    pub(crate) outer: HashMap<(OpenPass, ValueKey), ValueKey>,
+    /// Its structure in words.
+    pub(crate) tape: Tape,
+    /// What earlier passes that used this memory led to.
+    pub(crate) memos: Memos,
+    pub(crate) leaves: FastMap<(OwnedKey, u64), ValueKey>,
+    pub(crate) tables: FastMap<&'static str, ValueKey>,
+    pub(crate) outer: FastMap<(OpenPass, ValueKey), ValueKey>,
     pub(crate) updates: Vec<Update>,
+    /// For each owned value with updates, the number of the newest.
+    pub(crate) newest: FastMap<OwnedKey, usize>,
     pub(crate) deferred: Vec<(ValueKey, Arc<DeferredCell>)>,
     pub(crate) counts: Vec<(Arc<AtomicU64>, u64)>,
     pub(crate) streams: HashMap<String, u32>,
-    pub(crate) checkpoints: u32,
+    /// The nodes among which those of each checkpoint segment are; segments count from 1.
+    pub(crate) checkpoints: Vec<Range<usize>>,
+    /// Above so many bytes of device memory, forward values are computed again instead of held.
+    pub(crate) within_bytes: Option<usize>,
     /// Whether a capture records: then nothing is computed before the end.
     pub(crate) captured: bool,
     /// Nodes recorded when the budget was last checked.
@@ -198,22 +246,52 @@ pub(crate) struct Pool {
 impl Pool {
     pub(crate) fn new(step: u64, at: At) -> Pool {
         Pool {
-            values: SlotMap::with_key(),
+            values: Values::default(),
             nodes: Vec::new(),
-            leaves: HashMap::new(),
-            tables: HashMap::new(),
-            outer: HashMap::new(),
+            tape: Tape::default(),
+            memos: Memos::default(),
+            leaves: FastMap::default(),
+            tables: FastMap::default(),
+            outer: FastMap::default(),
             updates: Vec::new(),
+            newest: FastMap::default(),
             deferred: Vec::new(),
             counts: Vec::new(),
             streams: HashMap::new(),
-            checkpoints: 0,
+            checkpoints: Vec::new(),
+            within_bytes: None,
             captured: false,
             flushed: 0,
             step,
             row: 0,
             at,
         }
+    }
+
+    /// Gives up all that an ended pass held; its memory and what it remembers may serve another.
+    pub(crate) fn clear(&mut self) -> bool {
+        let serves = self.nodes.capacity() <= KEPT_NODES;
+        self.values.0.clear();
+        self.nodes.clear();
+        self.leaves.clear();
+        self.tables.clear();
+        self.outer.clear();
+        self.updates.clear();
+        self.newest.clear();
+        self.deferred.clear();
+        self.counts.clear();
+        self.streams.clear();
+        self.checkpoints.clear();
+        serves
+    }
+
+    /// Begins another pass in the memory of one that was cleared.
+    pub(crate) fn restart(&mut self, step: u64, at: At) {
+        if self.tape.restart() {
+            self.memos.clear();
+        }
+        (self.captured, self.flushed, self.step, self.row, self.at) = (false, 0, step, 0, at);
+        self.within_bytes = None;
     }
 
     pub(crate) fn node(&self, value: ValueKey) -> &PassNode {
@@ -232,6 +310,13 @@ impl Pool {
 
     /// Appends a node with its outputs; the key of the first.
     pub(crate) fn push(&mut self, mut node: PassNode, outs: &[Out]) -> ValueKey {
+        node.blamed = self.nodes.len() as u32;
+        self.tape.node(&node, outs);
+        self.push_silently(node, outs)
+    }
+
+    /// As [`Pool::push`], for a node that is on the tape already.
+    pub(crate) fn push_silently(&mut self, mut node: PassNode, outs: &[Out]) -> ValueKey {
         let index = self.nodes.len() as u32;
         for (i, out) in outs.iter().enumerate() {
             let value = Value { node: index, out: i as u32, stop: false, version: None, at: node.at };
@@ -297,6 +382,7 @@ impl PoolCell {
 pub(crate) struct Config {
     pub(crate) fuse: bool,
     pub(crate) budget_bytes: Option<usize>,
+    pub(crate) within_bytes: Option<usize>,
     pub(crate) node_budget: usize,
     pub(crate) in_flight: usize,
     pub(crate) deadline: std::time::Duration,
@@ -312,6 +398,10 @@ pub(crate) struct State {
     pub(crate) owned: SlotMap<OwnedKey, Owned>,
     pub(crate) pools: Vec<PoolCell>,
     pub(crate) free_pools: Vec<u32>,
+    /// Pools of passes that have ended, for their memory and for what they remember; the last ended last.
+    pub(crate) spare_pools: Vec<Box<Pool>>,
+    /// Gradient graphs that were taken from an equal pass before.
+    pub(crate) gradients_repeated: u64,
     pub(crate) plans: Plans,
     pub(crate) tables: HashMap<&'static str, (Arc<Lease>, Out)>,
     pub(crate) flight: VecDeque<Ticket>,

@@ -48,7 +48,7 @@ const _: () = assert!(size_of::<Tensor>() <= 32);
 impl Tensor {
     pub(crate) fn of_pass(pass: OpenPass, key: ValueKey, at: At) -> Tensor {
         let OpenPass { context, pool, generation } = pass;
-        Tensor { context, pool, generation, key: key.data().as_ffi(), at }
+        Tensor { context, pool, generation, key: u64::from(key.0), at }
     }
 
     pub(crate) fn of_owned(context: ContextId, key: OwnedKey, version: u64, at: At) -> Tensor {
@@ -56,7 +56,7 @@ impl Tensor {
     }
 
     pub(crate) fn value_key(&self) -> ValueKey {
-        KeyData::from_ffi(self.key).into()
+        ValueKey(self.key as u32)
     }
 
     pub(crate) fn owned_key(&self) -> OwnedKey {
@@ -75,7 +75,7 @@ impl Tensor {
     /// `Stale` when the value has ended.
     pub fn try_out(&self) -> Result<Out> {
         let mut state = table::lock(self.context)?;
-        Ok(record::look(&mut state, self)?.out)
+        record::out(&mut state, self)
     }
 
     #[track_caller]

@@ -4,10 +4,13 @@
 use std::panic::Location;
 
 use smallvec::SmallVec;
-use wgrad_graph::{Binary, Error, ErrorKind, Op, Out, Result, Shape, bail};
+use wgrad_graph::{Binary, Error, ErrorKind, Fast, Op, Out, Result, Shape, bail};
 
 use crate::checkpoint::Replay;
 use crate::custom::CustomGradient;
+use crate::flight;
+use crate::line;
+use crate::memo;
 use crate::pass::OpenPass;
 use crate::profiling;
 use crate::record::{self, Recorded};
@@ -67,9 +70,52 @@ pub fn vjp_found(
         let mut state = table::lock(pass.context)?;
         record::enter(&mut state, pass, inputs)?
     };
-    let walk = Walk::new(pass, outputs, Some(&wanted), at)?;
-    let cotangents = walk.run(outputs, cotangents)?;
-    Ok(wanted.iter().map(|key| cotangents.get(key).copied()).collect())
+    let found = differentiate(pass, outputs, cotangents, Some(&wanted), at)?;
+    Ok(found.into_iter().map(|(_, gradient)| gradient).collect())
+}
+
+/// What is differentiated by with its gradient: each of `wanted`, or every trainable version that `outputs` depend
+/// on. The gradient graph of a pass that was equal up to here is recorded again as it was.
+pub(crate) fn differentiate(
+    pass: OpenPass,
+    outputs: &[Tensor],
+    cotangents: &[Tensor],
+    wanted: Option<&[ValueKey]>,
+    at: At,
+) -> Result<Vec<(ValueKey, Option<Tensor>)>> {
+    let question = {
+        let mut state = table::lock(pass.context)?;
+        let ys = record::enter(&mut state, pass, outputs)?;
+        let dys = record::enter(&mut state, pass, cotangents)?;
+        let known = state.backend.caps().allows(Fast::EqualPasses);
+        let pool = record::current(&mut state, pass)?;
+        let question = pool.question(&ys, &dys, wanted, memo::flows(pass));
+        let at = line::or(at);
+        if known && let Some(found) = state.repeat_gradients(pass, &question, at)? {
+            if state.spend(pass)? {
+                drop(state);
+                flight::throttle(pass.context);
+            }
+            let tensor = |key: ValueKey| Tensor::of_pass(pass, key, at);
+            return Ok(found.into_iter().map(|(key, dx)| (key, dx.map(tensor))).collect());
+        }
+        known.then_some(question)
+    };
+    let walk = Walk::new(pass, outputs, wanted, at)?;
+    let by: Vec<ValueKey> = match wanted {
+        Some(wanted) => wanted.to_vec(),
+        None => walk.params.iter().map(|(_, key)| *key).collect(),
+    };
+    let whole = !walk.foreign;
+    let grads = walk.run(outputs, cotangents)?;
+    let found: Vec<_> = by.iter().map(|key| (*key, grads.get(key).copied())).collect();
+    if let Some(question) = question.filter(|_| whole) {
+        let mut state = table::lock(pass.context)?;
+        let pool = record::current(&mut state, pass)?;
+        let keys: Vec<_> = found.iter().map(|(key, dx)| (*key, dx.map(|dx| dx.value_key()))).collect();
+        pool.remember_gradients(question, &keys);
+    }
+    Ok(found)
 }
 
 /// The gradient of the number `y` by each of `xs`.
@@ -114,6 +160,8 @@ pub(crate) struct Walk {
     /// The trainable versions found, in order of first recording.
     pub(crate) params: Vec<(OwnedKey, ValueKey)>,
     replay: Replay,
+    /// Whether a rule of the user's is on the way, of which nothing is known.
+    foreign: bool,
 }
 
 impl Walk {
@@ -176,7 +224,12 @@ impl Walk {
                 needs.extend(node.outs.iter().filter(|o| o.out.dtype.is_float()).map(|o| (o.key, true)));
             }
         }
-        Ok(Walk { pass, nodes, needs, params, replay: Replay::default() })
+        let foreign = |i: &u32| {
+            let node = &pool.nodes[*i as usize];
+            node.custom.is_some() || node.rule.is_some()
+        };
+        let foreign = nodes.iter().any(foreign);
+        Ok(Walk { pass, nodes, needs, params, replay: Replay::default(), foreign })
     }
 
     fn needs(&self, key: ValueKey) -> bool {
@@ -270,7 +323,6 @@ impl Walk {
                 dx.map_err(|e| e.at(at))?.into()
             }
         };
-        self.blame(len, at)?;
         for ((key, dx), needed) in inputs.iter().zip(dx).zip(&needs) {
             if let Some(dx) = dx
                 && *needed
@@ -279,7 +331,7 @@ impl Walk {
                 accumulate(grads, *key, dx, at)?;
             }
         }
-        Ok(())
+        self.blame(len, index, at)
     }
 
     /// Whether a gradient goes to or through the value `key`.
@@ -304,11 +356,11 @@ impl Walk {
     }
 
     /// Makes the nodes recorded since `from` point to the line of the operation that they differentiate.
-    fn blame(&self, from: usize, at: At) -> Result<()> {
+    fn blame(&self, from: usize, index: u32, at: At) -> Result<()> {
         let mut state = table::lock(self.pass.context)?;
         let pool = record::current(&mut state, self.pass)?;
         for node in &mut pool.nodes[from..] {
-            node.at = at;
+            (node.at, node.blamed) = (at, index);
         }
         Ok(())
     }

@@ -31,11 +31,15 @@ pub enum Fast {
     RowRuns,
     /// On the CPU: bands of a product's rows, each by one thread through all that follows in its kernel.
     ProductBands,
+    /// Values that are stored although what they are computed from is stored too are computed again instead.
+    Repeats,
+    /// Passes equal to an earlier one take over its gradient graph and its flush.
+    EqualPasses,
 }
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 12] = [
+    pub const ALL: [Fast; 14] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
@@ -48,6 +52,8 @@ impl Fast {
         Fast::NativeHalf,
         Fast::RowRuns,
         Fast::ProductBands,
+        Fast::Repeats,
+        Fast::EqualPasses,
     ];
 
     /// The name by which it is switched off.
@@ -65,6 +71,8 @@ impl Fast {
             Fast::NativeHalf => "native_half",
             Fast::RowRuns => "row_runs",
             Fast::ProductBands => "product_bands",
+            Fast::Repeats => "repeats",
+            Fast::EqualPasses => "equal_passes",
         }
     }
 

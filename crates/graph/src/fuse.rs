@@ -1,5 +1,7 @@
 //! From the graph to groups: which values are stored, what each kernel computes, which kernels are one.
 
+mod again;
+mod bounds;
 mod build;
 mod coalesce;
 mod cut;

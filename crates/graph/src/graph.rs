@@ -183,6 +183,11 @@ impl Graph {
         self.customs.entry(id).or_insert_with(|| Arc::clone(spec));
     }
 
+    /// The custom operations that the graph knows.
+    pub(crate) fn customs(&self) -> impl Iterator<Item = (&CustomId, &Arc<CustomSpec>)> {
+        self.customs.iter()
+    }
+
     /// The custom operation `id`, if known.
     pub fn custom(&self, id: CustomId) -> Option<&Arc<CustomSpec>> {
         self.customs.get(&id)

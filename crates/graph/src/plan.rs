@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Graph, Group, NodeId, Out, Val};
+use crate::{Caps, Graph, Group, NodeId, Out, Val};
 
 /// Where a leaf's data come from.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
@@ -119,7 +119,65 @@ pub struct Plan {
     pub notes: Vec<String>,
 }
 
+/// Device memory that a plan takes, known before it runs.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct PlanMemory {
+    /// Bytes of the buffers that it reads, those that it may write into too.
+    pub leaf_bytes: usize,
+    /// Bytes of buffers made for its results.
+    pub output_bytes: usize,
+    /// Bytes of the workspace.
+    pub workspace_bytes: usize,
+    /// The least that any workspace could take for these steps in this order: the largest sum of what it holds
+    /// at one of them.
+    pub least_workspace_bytes: usize,
+}
+
+impl PlanMemory {
+    /// The most bytes that exist while the plan runs.
+    pub fn peak_bytes(&self) -> usize {
+        self.leaf_bytes + self.output_bytes + self.workspace_bytes
+    }
+
+    /// The least that could exist at once for these steps in this order.
+    pub fn least_peak_bytes(&self) -> usize {
+        self.leaf_bytes + self.output_bytes + self.least_workspace_bytes
+    }
+}
+
 impl Plan {
+    /// What the plan takes on a device with these limits.
+    pub fn memory(&self, caps: &Caps) -> PlanMemory {
+        let mut changes = vec![0i64; self.steps.len() + 1];
+        for slot in &self.slots {
+            changes[slot.born as usize] += slot.bytes as i64;
+            changes[slot.dies as usize + 1] -= slot.bytes as i64;
+        }
+        let mut now = 0;
+        let sums = changes.iter().map(|change| {
+            now += change;
+            now as usize
+        });
+        let leaf = |leaf: &Leaf| match leaf.kind {
+            LeafKind::Upload => 0,
+            LeafKind::Buffer | LeafKind::Donated => {
+                let out = self.graph.node(leaf.node).outs[0];
+                caps.value_bytes(out.shape.elems(), out.dtype)
+            }
+        };
+        PlanMemory {
+            least_workspace_bytes: self.upload_bytes + sums.max().unwrap_or(0),
+            leaf_bytes: self.leaves.iter().map(leaf).sum(),
+            output_bytes: self.fresh_bytes(),
+            workspace_bytes: self.workspace_bytes,
+        }
+    }
+
+    /// Bytes of the buffers that a submission fills anew.
+    pub fn fresh_bytes(&self) -> usize {
+        self.outputs.iter().map(|o| if let Home::New { bytes } = o.home { bytes } else { 0 }).sum()
+    }
+
     /// Shape and dtype of output `i`.
     pub fn output(&self, i: usize) -> Out {
         self.graph.out(self.outputs[i].val)

@@ -154,6 +154,32 @@ impl Copiers {
     }
 }
 
+/// From this many bytes on, borrowed bytes are copied by several threads too, which are made for the one copy.
+const SHARED_OUT_BYTES: usize = 8 << 20;
+
+impl Copiers {
+    /// [`fill`], by several threads where there is much to copy.
+    pub(crate) fn fill(&self, buffer: &wgpu::Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
+        let threads = lock(&self.choice).threads;
+        if threads < 2 || bytes.len() < SHARED_OUT_BYTES {
+            return fill(buffer, offset, bytes);
+        }
+        // Mapped ranges begin at multiples of 8.
+        let share = bytes.len().div_ceil(threads).next_multiple_of(8);
+        let mut parts = (offset..).step_by(share).zip(bytes.chunks(share));
+        let Some((first_offset, first)) = parts.next() else { return Ok(()) };
+        std::thread::scope(|scope| {
+            let others: Vec<_> =
+                parts.map(|(at, part)| scope.spawn(move || fill(buffer, at, part))).collect();
+            let mut result = fill(buffer, first_offset, first);
+            for other in others {
+                result = result.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            }
+            result
+        })
+    }
+}
+
 impl Drop for Copiers {
     fn drop(&mut self) {
         let Threads { line, handles } = std::mem::take(&mut *lock(&self.threads));

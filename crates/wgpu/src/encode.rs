@@ -155,7 +155,7 @@ pub(crate) fn write(core: &Core, buffer: BufferId, bytes: &[u8], shared: Option<
             let from = core.uploads.take(core, words)?;
             match shared {
                 Some(shared) => core.copiers.copy(shared, range, &from)?,
-                None => fill(&from, 0, &bytes[range])?,
+                None => core.copiers.fill(&from, 0, &bytes[range])?,
             }
             let mut line = lock(&core.line);
             let to_offset = to.offset + start as u64;
@@ -487,7 +487,7 @@ pub(crate) fn submit(core: &Arc<Core>, ready: &Ready, args: Args<'_>) -> Result<
             if let LeafArg::Host(bytes) = arg
                 && !bytes.is_empty()
             {
-                fill(&from, offset + leaf.offset_bytes as u64, bytes)?;
+                core.copiers.fill(&from, offset + leaf.offset_bytes as u64, bytes)?;
             }
         }
         Ok((from, offset))

@@ -83,10 +83,12 @@ struct Layout<'a, 'c> {
     /// The root that owns a value.
     owner: HashMap<Val, u32>,
     homes: Vec<Option<Home>>,
+    /// Leaves in whose buffer a root ends.
+    taken: Vec<bool>,
     /// Values that are to lie in the buffer of a root already, because an assignment makes it of them.
     early: HashMap<Val, u32>,
-    /// What an assignment makes of a value.
-    next: HashMap<Val, Val>,
+    /// What assignments, one after the other, make of a value in the end.
+    ends: HashMap<Val, Val>,
     /// The root that asks for each leaf.
     wanted: HashMap<u32, u32>,
     /// Values whose last use is in each unit.
@@ -108,8 +110,9 @@ pub(crate) fn lay_out(c: &Context<'_>, order: &[u32], units: &[u32]) -> Laid {
         leaf_holds: c.leaves.iter().map(|l| Val::of(l.node)).collect(),
         owner: HashMap::new(),
         homes: vec![None; c.roots.len()],
+        taken: vec![false; c.leaves.len()],
         early: HashMap::new(),
-        next: HashMap::new(),
+        ends: HashMap::new(),
         wanted: HashMap::new(),
         dying: Vec::new(),
         batch: 0,
@@ -178,8 +181,15 @@ impl Layout<'_, '_> {
             }
             for s in group.stores.iter().filter(|_| target.is_none()) {
                 used(&mut self.uses, s.val, *unit, *item);
+            }
+        }
+        for item in order.iter().rev() {
+            let Item { group, target } = &c.items[*item as usize];
+            for s in group.stores.iter().filter(|_| target.is_none()) {
                 if let Some(base) = s.base.filter(|b| *b != s.val) {
-                    self.next.insert(base, s.val);
+                    let end = self.ends.get(&s.val).copied().unwrap_or(s.val);
+                    // The last of several that assign into one value, as the order has them.
+                    self.ends.entry(base).or_insert(end);
                 }
             }
         }
@@ -339,10 +349,7 @@ impl Layout<'_, '_> {
             Loc::Slot(_) => Some(loc),
             Loc::Leaf(leaf) => {
                 let donated = self.c.leaves[leaf as usize].kind == LeafKind::Donated;
-                let mut end = s.val;
-                while let Some(next) = self.next.get(&end) {
-                    end = *next;
-                }
+                let end = self.ends.get(&s.val).copied().unwrap_or(s.val);
                 let wanted = self.wanted.get(&leaf);
                 (donated && wanted.is_none_or(|w| self.c.roots[*w as usize] == end)).then_some(loc)
             }
@@ -367,7 +374,7 @@ impl Layout<'_, '_> {
         let Leaf { node, kind, .. } = &self.c.leaves[leaf as usize];
         let loc = Loc::Leaf(leaf);
         let holds = self.leaf_holds[leaf as usize];
-        let taken = self.homes.contains(&Some(Home::InPlace(leaf)));
+        let taken = self.taken[leaf as usize];
         let exact = |val: Val| {
             let out = self.c.graph.out(val);
             out.shape.elems() * self.c.caps.storage(out.dtype).bytes()
@@ -383,6 +390,7 @@ impl Layout<'_, '_> {
         let home = Home::InPlace(leaf);
         if fine {
             self.homes[root as usize] = Some(home);
+            self.taken[leaf as usize] = true;
             return Some(loc);
         }
         if self.c.into[root as usize].is_some() {

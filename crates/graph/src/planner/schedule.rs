@@ -43,12 +43,18 @@ pub(crate) fn dependencies(c: &Context<'_>, before: &[Vec<u32>]) -> Order {
             replaced.extend(s.base.filter(|b| *b != s.val).map(|b| (b, i as u32)));
         }
     }
+    let mut copies: HashMap<u32, u32> = HashMap::new();
+    for (i, item) in c.items.iter().enumerate() {
+        if let Some(root) = item.target {
+            copies.entry(root).or_insert(i as u32);
+        }
+    }
     for (i, into) in c.into.iter().enumerate() {
         let Some(leaf) = into.filter(|_| !c.options.keep) else { continue };
         let Some(leaf) = c.leaves.get(leaf as usize).filter(|l| l.kind == LeafKind::Donated) else {
             continue;
         };
-        let copy = c.items.iter().position(|item| item.target == Some(i as u32)).map(|at| at as u32);
+        let copy = copies.get(&(i as u32)).copied();
         let writer = copy.or_else(|| writers.get(&c.roots[i]).and_then(|w| w.last().copied()));
         replaced.extend(writer.map(|w| (Val::of(leaf.node), w)));
     }
