@@ -22,7 +22,7 @@ fn some(rows: usize) -> Vec<i32> {
 /// `Data` where it is over the workload's tolerance; what the devices meet.
 pub(crate) fn run(ctx: &Context, work: &Work, operands: &Operands) -> Result<f64> {
     let by_rows = work.is_by_rows();
-    let all = work.inputs.iter().find(|i| i.by_rows).map_or(1, |i| i.dims[0]);
+    let all = work.inputs.iter().find(|i| i.by_rows).map_or(1, |i| i.data.dims[0]);
     let rows = some(all);
     let share = if by_rows { rows.len() as f64 / all as f64 } else { 1.0 };
     let heavy = matches!(work.cost, Cost::Flops(flops) if flops * share > MOST_FLOPS);

@@ -2,20 +2,27 @@
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 mod check;
-mod record;
+#[path = "../shared/peaks.rs"]
+mod peaks;
+mod served;
 mod work;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use clap::Parser;
 use wgrad::prelude::*;
-use wgrad::{DeviceKind, Result};
+use wgrad::{Error, ErrorKind, Result};
+use wgrad_benches::{Kind, Line, Record, Stamp, serve};
 
-use record::{Record, Row};
+use peaks::Set;
+use served::Served;
 use work::{Cost, Operands, Work};
 
 /// Times kernels: by the host's clock around many runs, and by the device's own where it has one.
+///
+/// Every result is compared with the f64 oracle (large products with the CPU executor) before it is timed. The
+/// device's peaks are measured first; each line shows its share of the one that limits it.
 #[derive(Parser)]
 struct Args {
     /// `auto`, `cpu`, or an adapter's index or part of its name.
@@ -31,120 +38,98 @@ struct Args {
     #[arg(long)]
     set: Option<Set>,
     /// Writes the figures there as JSON.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draws the shares of the device's peaks there as SVG.
-    #[arg(long)]
+    /// Draws the shares of the device's peaks there.
+    #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Writes both into `benches/record/`, named by date and device.
+    #[arg(long)]
+    record: bool,
+    /// Prints the workloads as lines of JSON and does nothing else.
+    #[arg(long)]
+    list: bool,
+    /// Answers a driver's questions, see `benches/peers/compare.py`.
+    #[arg(long)]
+    serve: bool,
     /// Given by cargo.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-#[derive(Copy, Clone, clap::ValueEnum)]
-enum Set {
-    Large,
-    Small,
-}
-
-/// Milliseconds of one run: the median, the least and the most by the host's clock; by the device's clock.
-struct Times {
-    host_ms: [f64; 3],
-    device_ms: Option<f64>,
-}
-
-/// Least time between two looks at the clock.
-const TURN: Duration = Duration::from_millis(40);
-
-fn times(ctx: &Context, work: &Work, operands: &Operands, seconds: f64) -> Result<Times> {
-    let turn = |passes: usize| -> Result<f64> {
-        let start = Instant::now();
-        for _ in 0..passes {
-            ctx.pass(|p| operands.run(p, work).map(|_| ()))?;
-        }
-        ctx.sync()?;
-        Ok(start.elapsed().as_secs_f64() * 1e3 / (passes * operands.runs()) as f64)
-    };
-    turn(2)?;
-    let once = turn(1)? * operands.runs() as f64 / 1e3;
-    let passes = (TURN.as_secs_f64() / once).ceil().clamp(1.0, 2000.0) as usize;
-    let (begin, mut found) = (Instant::now(), Vec::new());
-    while found.len() < 5 || begin.elapsed() < Duration::from_secs_f64(seconds) {
-        found.push(turn(passes)?);
-        if begin.elapsed() > Duration::from_secs_f64(8.0 * seconds) {
-            break;
-        }
-    }
-    found.sort_by(f64::total_cmp);
-    ctx.profile(true);
-    turn(1)?;
-    ctx.profile_reset();
-    turn(passes.min(100))?;
-    ctx.profile(false);
-    let profile = ctx.profile_report();
-    let runs = (passes.min(100) * operands.runs()) as f64;
-    let device_ms = (profile.timed && profile.busy_ns > 0).then(|| profile.busy_ns as f64 / 1e6 / runs);
-    Ok(Times { host_ms: [found[found.len() / 2], found[0], found[found.len() - 1]], device_ms })
-}
-
-fn run(device: &Device, work: &Work, seconds: f64) -> Result<Row> {
+fn run(device: &Device, work: &Work, seconds: f64) -> Result<Line> {
     let ctx = Context::new(device)?;
     let operands = Operands::new(&ctx, work)?;
     let error = check::run(&ctx, work, &operands)?;
-    let Times { host_ms: [median, least, most], device_ms } = times(&ctx, work, &operands, seconds)?;
-    let ms = device_ms.map_or(median, |device| device.min(median));
+    let pass = || ctx.pass(|p| operands.run(p, work).map(|_| ()));
+    let times = peaks::time(&ctx, seconds, operands.runs(), &pass)?;
+    let ms = times.best();
     let (amount, unit) = match work.cost {
         Cost::Bytes(bytes) => (bytes / ms / 1e6, "GB/s"),
         Cost::Flops(flops) => (flops / ms / 1e9, "TFLOP/s"),
     };
-    let half = work.inputs[0].dtype == DType::F16;
-    let kind = match (work.cost, half) {
+    let half = work.inputs[0].data.kind == Kind::F16;
+    let of = match (work.cost, half) {
         (Cost::Bytes(_), _) => "copy",
         (Cost::Flops(_), false) => "matmul f32",
         (Cost::Flops(_), true) => "matmul f16",
     };
-    Ok(Row {
+    Ok(Line {
         name: work.name.clone(),
-        median_ms: median,
-        least_ms: least,
-        most_ms: most,
-        device_ms,
+        host_ms: times.host_ms,
+        device_ms: times.device_ms,
         amount,
         unit,
-        kind,
+        of,
+        share: None,
         error,
+        more: BTreeMap::new(),
     })
+}
+
+fn failed(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Data, "kernels", why.into())
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
     let device = Device::named(&args.device)?;
-    let software = |kind| matches!(kind, DeviceKind::SoftwareGpu | DeviceKind::Cpu | DeviceKind::Oracle);
     let caps = Context::new(&device)?.caps().clone();
-    let set = args.set.unwrap_or(if software(caps.kind) { Set::Small } else { Set::Large });
+    let set = args.set.unwrap_or(Set::of(caps.kind));
     let all = match set {
         Set::Large => work::large(),
         Set::Small => work::small(),
     };
-    println!("{device}\n{}", Row::HEAD);
-    let mut record = Record::new(&caps);
-    // The first copy and the largest products are the peaks that others are shares of.
-    for work in all.iter().filter(|w| args.filter.iter().any(|f| w.name.contains(f.as_str()))) {
+    let chosen = |work: &&Work| args.filter.iter().any(|f| work.name.contains(f.as_str()));
+    if args.list {
+        for work in all.iter().filter(chosen) {
+            println!("{}", serde_json::to_string(&work.row()).expect("numbers and texts are JSON"));
+        }
+        return Ok(());
+    }
+    if args.serve {
+        let mut served = Served { device, all, open: None };
+        return serve("wgrad", &caps.name, &mut served).map_err(|e| failed(e.to_string()));
+    }
+    let mut record =
+        Record::new(Stamp::now("kernels", &caps.name, &caps.driver), peaks::peaks(&device, set)?);
+    println!("{}\n\n{}", record.head(), Line::HEAD);
+    for work in all.iter().filter(chosen) {
         match run(&device, work, args.seconds) {
-            Ok(row) => {
-                println!("{row}");
-                record.rows.push(row);
+            Ok(mut line) => {
+                line.share = record.peaks.get(line.of).map(|peak| line.amount / peak);
+                println!("{line}");
+                record.lines.push(line);
             }
             Err(error) => {
-                println!("{:<52} FAILED: {error}", work.name);
+                println!("{:<54} FAILED: {error}", work.name);
                 record.failed.push((work.name.clone(), error.to_string()));
             }
         }
     }
-    print!("{}", record.peaks());
-    record.write(args.json.as_deref(), args.svg.as_deref())?;
+    record.write(args.json.as_deref(), args.svg.as_deref(), args.record).map_err(failed)?;
     match &record.failed[..] {
         [] => Ok(()),
-        failed => wgrad::bail!(Data, "kernels", "{} workloads failed", failed.len()),
+        all => Err(failed(format!("{} workloads failed", all.len()))),
     }
 }

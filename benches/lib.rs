@@ -1,1 +1,0 @@
-//! Benchmarks of the workspace: `cargo bench --bench step -- --help`.

@@ -1,0 +1,34 @@
+//! Whether a step learns what it should.
+
+use wgrad::prelude::*;
+use wgrad::{Result, bail};
+use wgrad_benches::Model;
+
+use crate::training::{How, Training};
+use crate::work::{self, Work};
+
+/// Steps whose losses are compared.
+const STEPS: usize = 3;
+
+/// The largest difference of a loss to the oracle's, relative to it: of the workload, or of its small relative.
+///
+/// # Errors
+/// `Data` where it is over the tolerance; what the devices meet.
+pub(crate) fn run(device: &Device, work: &Work, how: How) -> Result<f64> {
+    let model = work.relative.as_ref().unwrap_or(&work.model);
+    let got = Training::new(device, model, how)?.losses(STEPS)?;
+    let truth = match model {
+        &Model::Gpt { layers, width, heads, tokens, vocabulary, batch, .. } => {
+            Model::Gpt { layers, width, heads, tokens, vocabulary, batch, mixed: false }
+        }
+        other => other.clone(),
+    };
+    let want = Training::new(&Device::oracle(), &truth, How::Recorded)?.losses(STEPS)?;
+    let off = |(got, want): (&f32, &f32)| f64::from((got - want).abs() / want.abs());
+    let most =
+        got.iter().zip(&want).map(off).fold(0.0, |most, off| if off.is_nan() { off } else { off.max(most) });
+    if most.is_nan() || most > work::tolerance(model) {
+        bail!(Data, "check", "losses {got:?} and {want:?} (oracle) differ; nothing is timed");
+    }
+    Ok(most)
+}

@@ -1,0 +1,146 @@
+//! Time of whole training steps, checked before they are timed.
+#![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
+
+mod check;
+mod nets;
+#[path = "../shared/peaks.rs"]
+mod peaks;
+mod served;
+mod sweep;
+mod training;
+mod work;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Parser;
+use wgrad::prelude::*;
+use wgrad::{Error, ErrorKind, Result};
+use wgrad_benches::{Line, Model, Record, Stamp, Sweep, serve};
+
+use peaks::Set;
+use served::Served;
+use training::{How, Training};
+use work::Work;
+
+/// Times training steps: forward, mean cross-entropy, backward, optimizer, on a batch that stays on the device.
+///
+/// Losses of the first steps are compared with the f64 oracle's before anything is timed, where the model is small
+/// enough; of larger models a small relative is.
+#[derive(Parser)]
+struct Args {
+    /// `auto`, `cpu`, or an adapter's index or part of its name.
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// Only workloads whose name contains one of these, separated by commas.
+    #[arg(long, default_value = "", value_delimiter = ',')]
+    filter: Vec<String>,
+    /// Seconds to spend on each workload.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// `large` for GPUs, `small` for processors; by the device where it is not given.
+    #[arg(long)]
+    set: Option<Set>,
+    /// Also measures how steps grow with batch, width, depth and sequence, and recording and planning with the number of
+    /// operations.
+    #[arg(long)]
+    sweep: bool,
+    /// Writes the figures there as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draws the shares of the device's peaks there.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Writes both into `benches/record/`, named by date and device.
+    #[arg(long)]
+    record: bool,
+    /// Prints the workloads as lines of JSON and does nothing else.
+    #[arg(long)]
+    list: bool,
+    /// Answers a driver's questions, see `benches/peers/compare.py`.
+    #[arg(long)]
+    serve: bool,
+    /// Answers them with captured steps.
+    #[arg(long)]
+    captured: bool,
+    /// Given by cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn run(device: &Device, work: &Work, how: How, seconds: f64) -> Result<Line> {
+    let error = check::run(device, work, how)?;
+    let training = Training::new(device, &work.model, how)?;
+    training.ctx.sync()?;
+    let start = Instant::now();
+    training.step()?.get()?;
+    let first_ms = start.elapsed().as_secs_f64() * 1e3;
+    let times = peaks::time(&training.ctx, seconds, 1, &|| training.step().map(|_| ()))?;
+    let mixed = matches!(work.model, Model::Gpt { mixed: true, .. });
+    let peak_mib = training.ctx.stats().peak_bytes as f64 / f64::from(1 << 20);
+    Ok(Line {
+        name: work.name.clone() + if how == How::Captured { ", captured" } else { "" },
+        host_ms: times.host_ms,
+        device_ms: times.device_ms,
+        amount: work.model.flops() / times.best() / 1e9,
+        unit: "TFLOP/s",
+        of: if mixed { "matmul f16" } else { "matmul f32" },
+        share: None,
+        error,
+        more: BTreeMap::from([("first_ms", first_ms), ("peak_mib", peak_mib)]),
+    })
+}
+
+fn failed(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Data, "step", why.into())
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let device = Device::named(&args.device)?;
+    let caps = Context::new(&device)?.caps().clone();
+    let set = args.set.unwrap_or(Set::of(caps.kind));
+    let all = work::all(set, training::MIXED);
+    let chosen = |work: &&Work| args.filter.iter().any(|f| work.name.contains(f.as_str()));
+    if args.list {
+        for work in all.iter().filter(chosen) {
+            println!("{}", work.listed());
+        }
+        return Ok(());
+    }
+    if args.serve {
+        let how = if args.captured { How::Captured } else { How::Recorded };
+        let mut served = Served { device, how, open: None };
+        return serve("wgrad", &caps.name, &mut served).map_err(|e| failed(e.to_string()));
+    }
+    let mut record = Record::new(Stamp::now("step", &caps.name, &caps.driver), peaks::peaks(&device, set)?);
+    println!("{}\n\n{}", record.head(), Line::HEAD);
+    let both = [How::Recorded, How::Captured];
+    for (work, how) in all.iter().filter(chosen).flat_map(|work| both.map(|how| (work, how))) {
+        match run(&device, work, how, args.seconds) {
+            Ok(mut line) => {
+                line.share = record.peaks.get(line.of).map(|peak| line.amount / peak);
+                println!(
+                    "{line}\n  first step {:.0} ms, {:.1} MiB at most",
+                    line.more["first_ms"], line.more["peak_mib"]
+                );
+                record.lines.push(line);
+            }
+            Err(error) => {
+                println!("{:<54} FAILED: {error}", work.name);
+                record.failed.push((work.name.clone(), error.to_string()));
+            }
+        }
+    }
+    if args.sweep {
+        let say = |sweep: &Sweep| println!("\n{sweep}");
+        record.sweeps.extend(sweep::of_nodes(&device, say)?);
+        record.sweeps.extend(sweep::of_steps(&device, set, args.seconds.min(0.5), say)?);
+    }
+    record.write(args.json.as_deref(), args.svg.as_deref(), args.record).map_err(failed)?;
+    match &record.failed[..] {
+        [] => Ok(()),
+        all => Err(failed(format!("{} workloads failed", all.len()))),
+    }
+}

@@ -1,0 +1,92 @@
+//! A training step: forward, mean cross-entropy, backward, optimizer, on a batch that stays on the device.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use wgrad::prelude::*;
+use wgrad::{Kept, Result};
+use wgrad_benches::{Model, Optim};
+
+use crate::nets;
+
+type Run = Box<dyn Fn() -> Result<Deferred<f32>>>;
+
+/// A model on a device, ready to be trained.
+pub(crate) struct Training {
+    pub(crate) ctx: Context,
+    step: Run,
+}
+
+/// Whether steps can be trained in mixed precision.
+pub(crate) const MIXED: bool = false;
+
+/// How a step is recorded.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// Anew each time.
+    Recorded,
+    /// Once, and replayed.
+    Captured,
+}
+
+struct Parts {
+    net: Box<dyn Module + Send + Sync>,
+    opt: Mutex<Box<dyn Optimizer + Send>>,
+    batch: Kept,
+    targets: Kept,
+}
+
+impl Parts {
+    fn loss(&self) -> Result<Tensor> {
+        let loss = self.net.forward(self.batch.t()).try_cross_entropy(self.targets.t())?;
+        let mut opt = self.opt.lock().unwrap_or_else(PoisonError::into_inner);
+        opt.step(&loss.backward()?)?;
+        Ok(loss)
+    }
+}
+
+impl Training {
+    pub(crate) fn new(device: &Device, model: &Model, how: How) -> Result<Training> {
+        let ctx = Context::new(device)?;
+        let net = nets::build(&ctx, model)?;
+        let opt: Box<dyn Optimizer + Send> = match model.optim() {
+            Optim::AdamW { lr } => {
+                Box::new(AdamW::new(net.params(), AdamWConfig { lr, ..Default::default() })?)
+            }
+            Optim::Sgd { lr } => {
+                Box::new(Sgd::new(net.params(), SgdConfig { lr, momentum: 0.9, ..Default::default() })?)
+            }
+        };
+        let dims = model.input().0;
+        let batch = match model {
+            Model::Gpt { .. } => HostTensor::new(&*dims, &model.words())?,
+            _ => HostTensor::new(&*dims, &model.floats())?,
+        };
+        let labels = match model {
+            Model::Gpt { .. } => dims,
+            _ => vec![dims[0]],
+        };
+        let targets = Kept::new(&ctx, HostTensor::new(&*labels, &model.targets())?)?;
+        let parts = Arc::new(Parts { net, opt: Mutex::new(opt), batch: Kept::new(&ctx, batch)?, targets });
+        let step: Run = match how {
+            How::Recorded => {
+                let ctx = ctx.clone();
+                Box::new(move || ctx.pass(|_| Ok(parts.loss()?.deferred())))
+            }
+            How::Captured => {
+                let step = ctx.capture(move |_, (): ()| parts.loss());
+                Box::new(move || step.run(()))
+            }
+        };
+        Ok(Training { ctx, step })
+    }
+
+    /// Submits a step; the loss is there later.
+    pub(crate) fn step(&self) -> Result<Deferred<f32>> {
+        (self.step)()
+    }
+
+    /// The losses of the next steps.
+    pub(crate) fn losses(&self, steps: usize) -> Result<Vec<f32>> {
+        (0..steps).map(|_| self.step()?.get()).collect()
+    }
+}
