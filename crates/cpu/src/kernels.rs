@@ -280,7 +280,9 @@ pub(crate) fn select(dtype: DType, c: &[u8], x: &[u8], w: &[u8], y: &mut [u8]) {
 vectorised! {
     fn select_as<'a, T: Pod>(c: &'a [u8], x: &'a [T], w: &'a [T], y: &'a mut [T]) {
         for (((y, c), x), w) in y.iter_mut().zip(c).zip(x).zip(w) {
-            *y = if *c != 0 { *x } else { *w };
+            // Both are read whatever `c` is: a load that depends on it would be a jump.
+            let (x, w) = (*x, *w);
+            *y = if *c != 0 { x } else { w };
         }
     }
 }
@@ -427,17 +429,20 @@ pub(crate) fn pick(size: usize, x: &[u8], base: i64, at: &[i32], y: &mut [u8]) {
     }
 }
 
+vectorised! {
+    fn count_words<'a>(first: i32, stride: i32, y: &'a mut [i32]) {
+        for (i, y) in (0i32..).zip(y.iter_mut()) {
+            *y = first.wrapping_add(stride.wrapping_mul(i));
+        }
+    }
+}
+
 /// `y[i] = first + i * stride` as elements of `dtype`.
 pub(crate) fn count_up(dtype: DType, first: i64, stride: i64, y: &mut [u8]) {
     let size = dtype.bytes();
     match dtype {
-        DType::I32 | DType::U32 => {
-            let y: &mut [i32] = cast_slice_mut(y);
-            let (first, stride) = (first as i32, stride as i32);
-            y.iter_mut()
-                .enumerate()
-                .for_each(|(i, y)| *y = first.wrapping_add(stride.wrapping_mul(i as i32)));
-        }
+        DType::I32 | DType::U32 if stride == 0 => cast_slice_mut(y).fill(first as i32),
+        DType::I32 | DType::U32 => count_words(first as i32, stride as i32, cast_slice_mut(y)),
         _ => {
             for (i, y) in y.chunks_exact_mut(size).enumerate() {
                 y.copy_from_slice(&element((first + i as i64 * stride) as f64, dtype).0[..size]);
