@@ -350,6 +350,10 @@ impl<'m, 'c> Machine<'m, 'c> {
                 };
                 kernels::binary(*op, dtype, same, self.get(*x, len), self.get(*w, len), out);
             }
+            Code::Pair { pair, x, w, z } => {
+                let [x, w, z] = [*x, *w, *z].map(|id| (self.get(id, len), self.same[id]));
+                kernels::pair(*pair, [x.0, w.0, z.0], [w.1, z.1], out);
+            }
             Code::Select { c, x, w } => {
                 kernels::select(dtype, self.get(*c, len), self.get(*x, len), self.get(*w, len), out);
             }

@@ -7,7 +7,9 @@ use wgrad_graph::{Binary, Body, DType, Expr, ExprId, Store, Unary};
 
 use crate::access::{Access, Class, Turned};
 use crate::digits::Digits;
-use crate::kernels;
+use crate::kernels::{self, Pair};
+
+mod pairs;
 
 /// Elements of a block.
 pub(crate) const BLOCK: usize = 1024;
@@ -21,16 +23,55 @@ pub(crate) type InstrId = usize;
 /// What an instruction computes; operands are earlier instructions.
 #[derive(Clone, Debug)]
 pub(crate) enum Code {
-    Load { operand: usize, access: Access },
-    Gather { operand: usize, access: Access, at: InstrId, stride: i64, size: usize },
-    Scalar { scalar: usize },
-    Coord { access: Access },
-    Random { access: Access, per_row: u32, scalars: [u16; 4] },
-    Valid { access: Access },
-    Unary { op: Unary, x: InstrId },
-    Binary { op: Binary, x: InstrId, w: InstrId },
-    Select { c: InstrId, x: InstrId, w: InstrId },
-    Cast { x: InstrId },
+    Load {
+        operand: usize,
+        access: Access,
+    },
+    Gather {
+        operand: usize,
+        access: Access,
+        at: InstrId,
+        stride: i64,
+        size: usize,
+    },
+    Scalar {
+        scalar: usize,
+    },
+    Coord {
+        access: Access,
+    },
+    Random {
+        access: Access,
+        per_row: u32,
+        scalars: [u16; 4],
+    },
+    Valid {
+        access: Access,
+    },
+    Unary {
+        op: Unary,
+        x: InstrId,
+    },
+    Binary {
+        op: Binary,
+        x: InstrId,
+        w: InstrId,
+    },
+    /// `second(first(x, w), z)`, or `second(z, first(x, w))`.
+    Pair {
+        pair: Pair,
+        x: InstrId,
+        w: InstrId,
+        z: InstrId,
+    },
+    Select {
+        c: InstrId,
+        x: InstrId,
+        w: InstrId,
+    },
+    Cast {
+        x: InstrId,
+    },
 }
 
 /// Where an instruction's block lies.
@@ -69,6 +110,7 @@ impl Instr {
             Code::Gather { at, .. } => [Some(at), None, None],
             Code::Unary { x, .. } | Code::Cast { x } => [Some(x), None, None],
             Code::Binary { x, w, .. } => [Some(x), Some(w), None],
+            Code::Pair { x, w, z, .. } => [Some(x), Some(w), Some(z)],
             Code::Select { c, x, w } => [Some(c), Some(x), Some(w)],
         }
     }
@@ -147,7 +189,9 @@ impl Program {
                 access,
             })
             .collect();
-        let roots: Vec<InstrId> = roots.iter().map(|x| ids[x]).collect();
+        let mut targets = targets;
+        let mut roots: Vec<InstrId> = roots.iter().map(|x| ids[x]).collect();
+        pairs::join(&mut instrs, &mut roots, &mut targets);
         let splits = targets.iter().all(|t| t.flat || t.access.is_monotonic());
         let (slots, slot_bytes) = place(&mut instrs, &roots, &targets);
         let mut tables: Vec<Digits> = Vec::new();
@@ -260,6 +304,20 @@ fn code(expr: &Expr, body: &Body, space: &Space<'_>, ids: &HashMap<ExprId, Instr
     }
 }
 
+/// Which instructions give one number throughout a run.
+fn uniform(instrs: &[Instr]) -> Vec<bool> {
+    let mut uniform: Vec<bool> = Vec::with_capacity(instrs.len());
+    for instr in instrs {
+        uniform.push(match &instr.code {
+            Code::Scalar { .. } => true,
+            Code::Load { access, .. } => access.class == Class::Uniform,
+            Code::Gather { .. } | Code::Coord { .. } | Code::Random { .. } | Code::Valid { .. } => false,
+            _ => instr.reads().into_iter().flatten().all(|x| uniform[x]),
+        });
+    }
+    uniform
+}
+
 /// Gives every instruction its place; the number of registers and their bytes.
 fn place(instrs: &mut [Instr], roots: &[InstrId], targets: &[Target]) -> (usize, usize) {
     let mut last_use: Vec<usize> = (0..instrs.len()).collect();
@@ -269,22 +327,21 @@ fn place(instrs: &mut [Instr], roots: &[InstrId], targets: &[Target]) -> (usize,
     roots.iter().chain(targets.iter().map(|t| &t.from)).for_each(|x| last_use[*x] = usize::MAX);
     for i in 0..instrs.len() {
         let fine = match instrs[i].code {
-            Code::Binary { op, x, .. } => kernels::takes_same(op, instrs[x].dtype),
-            _ => false,
+            Code::Binary { op, x, .. } => [kernels::takes_same(op, instrs[x].dtype); 3],
+            Code::Pair { .. } => [false, true, true],
+            _ => [false; 3],
         };
-        instrs[i].reads().into_iter().flatten().for_each(|x| instrs[x].thin &= fine);
+        for (x, fine) in instrs[i].reads().into_iter().zip(fine) {
+            if let Some(x) = x {
+                instrs[x].thin &= fine;
+            }
+        }
     }
     roots.iter().chain(targets.iter().map(|t| &t.from)).for_each(|x| instrs[*x].thin = false);
-    let mut uniform = vec![false; instrs.len()];
+    let uniform = uniform(instrs);
     let mut slots = 0;
     let mut free: Vec<usize> = Vec::new();
     for i in 0..instrs.len() {
-        uniform[i] = match &instrs[i].code {
-            Code::Scalar { .. } => true,
-            Code::Load { access, .. } => access.class == Class::Uniform,
-            Code::Gather { .. } | Code::Coord { .. } | Code::Random { .. } | Code::Valid { .. } => false,
-            _ => instrs[i].reads().into_iter().flatten().all(|x| uniform[x]),
-        };
         let output = targets.iter().position(|t| t.from == i && t.flat);
         let is_load = matches!(instrs[i].code, Code::Load { .. });
         // What is filled once may not share its register with what comes and goes.
