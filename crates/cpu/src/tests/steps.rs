@@ -19,6 +19,27 @@ fn long_pointwise_chains() {
 }
 
 #[test]
+fn two_operations_in_one_loop_round_as_they_do_apart() {
+    let dims = [37, 61];
+    let mut s = Sketch::default();
+    let (x, w, z) = (s.x(&dims, 1), s.x(&dims, 2), s.x(&dims, 3));
+    let (row, column) = (s.x(&[37, 1], 4), s.x(&[61], 5));
+    let (one, column) = (s.scalar(DType::F32, 0.3), s.like(column, &dims));
+    let (row, one) = (s.to(Op::Expand, &[row], &dims), s.like(one, &dims));
+    let zero = s.input(&dims, &[0f32; 37 * 61]);
+    let ops = [Binary::Add, Binary::Sub, Binary::Mul, Binary::MulZero];
+    for (a, b, c) in [(x, w, z), (x, one, row), (row, x, one), (one, x, column), (zero, w, z), (x, row, zero)]
+    {
+        for (first, second) in ops.iter().flat_map(|f| ops.iter().map(move |s| (*f, *s))) {
+            let y = s.bin(first, a, b);
+            let roots = [s.bin(second, y, c), s.bin(second, c, y)];
+            s.check(&roots[..1], 1e-5);
+            s.check(&roots[1..], 1e-5);
+        }
+    }
+}
+
+#[test]
 fn every_elementwise_row_in_every_dtype() {
     for dtype in [DType::F32, DType::F64, DType::I32, DType::U32, DType::U8, DType::Bool] {
         let data = |lo: f64, hi: f64, seed: u64| {
