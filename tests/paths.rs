@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use wgrad::nn::{AdamW, AdamWConfig, Mlp, Module, Optimizer, Rng};
-use wgrad::{Context, DType, Fast, HostTensor, Off, Pass, Result, Tensor};
+use wgrad::{Context, DType, Fast, HostTensor, Off, Pass, Result, Tensor, vjp};
 
 use crate::{Subject, halves};
 
@@ -45,6 +45,15 @@ fn results(ctx: &Context) -> Result<Vec<Vec<f64>>> {
     made.push(ctx.pass(|p| numbers(p, &[3, 20_000], 2)?.try_square()?.try_mean(1)?.to_vec())?);
     made.push(ctx.pass(|p| numbers(p, &[20_000, 3], 2)?.try_sum(0)?.to_vec())?);
     made.push(ctx.pass(|p| numbers(p, &[600, 300], 4)?.try_softmax(1)?.to_vec())?);
+    for y in ctx.pass(|p| {
+        let (x, w) = (numbers(p, &[300, 520], 4)?, numbers(p, &[520], 5)?);
+        let y = x.try_layer_norm(w, None, 1e-5)?;
+        let mut all = vjp(&[y], &[numbers(p, &[300, 520], 6)?], &[x, w])?;
+        all.push(y);
+        all.iter().map(|y| y.to_vec::<f64>()).collect::<Result<Vec<_>>>()
+    })? {
+        made.push(y);
+    }
     made.push(ctx.pass(|p| numbers(p, &[3, 70, 900], 4)?.try_matmul(numbers(p, &[900, 66], 5)?)?.to_vec())?);
     for (_, y) in ctx.pass(|p| {
         let made = halves::programs(p, DType::F16).into_iter();
@@ -87,6 +96,8 @@ fn paths_make_fewer_dispatches(subject: &Subject) {
     let all = count(Off::default());
     let fusion = count(Off::default().with(Fast::Fusion));
     assert!(fusion > all, "{fusion} without fusion, {all} with all paths");
+    let rows = count(Off::default().with(Fast::RowPrograms));
+    assert!(rows > all, "{rows} without row programs, {all} with all paths");
     if subject.is_vulkan() {
         let batches = count(Off::default().with(Fast::Batches));
         assert!(batches > all, "{batches} without batches, {all} with all paths");

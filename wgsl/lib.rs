@@ -25,6 +25,8 @@ pub const RANDOM: &str = include_str!("random.wgsl");
 pub const POINTWISE: &str = include_str!("pointwise.wgsl");
 /// Reductions.
 pub const REDUCE: &str = include_str!("reduce.wgsl");
+/// Row programs.
+pub const ROW: &str = include_str!("row.wgsl");
 /// Scatter.
 pub const SCATTER: &str = include_str!("scatter.wgsl");
 /// Matrix products staged through workgroup memory.
@@ -65,6 +67,7 @@ pub const ALL: [(&str, &str); 23] = [
     ("random", RANDOM),
     ("pointwise", POINTWISE),
     ("reduce", REDUCE),
+    ("row", ROW),
     ("scatter", SCATTER),
     ("matmul_tile", MATMUL_TILE),
     ("matmul_direct", MATMUL_DIRECT),

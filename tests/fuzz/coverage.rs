@@ -109,6 +109,7 @@ impl Coverage {
             let kind = match group.kind {
                 Kind::Pointwise => "pointwise",
                 Kind::Reduce => "reduce",
+                Kind::Row => "row",
                 Kind::MatMul { .. } => "matmul",
                 Kind::Scatter { .. } => "scatter",
                 Kind::Whole(_) => "whole",

@@ -18,6 +18,7 @@ pub(super) fn kernels(group: &Group) -> &'static str {
         Kind::Pointwise => "pointwise",
         Kind::Reduce if group.accs.iter().any(|a| matches!(a.kind, AccKind::Arg { .. })) => "reduce (arg)",
         Kind::Reduce => "reduce",
+        Kind::Row => "row",
         Kind::MatMul { .. } => "matmul_tile, matmul_direct",
         Kind::Scatter { .. } => "scatter",
         Kind::Whole(Op::Scan { .. }) => "scan_tile, scan_line",

@@ -149,6 +149,14 @@ impl Access {
         access
     }
 
+    /// The row-major index of `dims` without the last `spread` axes, along which it stands still.
+    pub(crate) fn spread(dims: &[usize], spread: usize, order: &[usize]) -> Access {
+        let mut view = View::linear(&dims[..dims.len() - spread]);
+        view.dims = dims.into();
+        view.strides.resize(dims.len(), 0);
+        Access::new(&Index { views: SmallVec::from_buf([view]) }, Some(order))
+    }
+
     /// The element at position 0 of a `Flat` or `Uniform` access.
     pub(crate) fn start(&self, scalars: &[f64]) -> i64 {
         self.levels[0].start(scalars)

@@ -18,6 +18,7 @@ mod oracle;
 mod philox;
 mod program;
 mod reduce;
+mod row_program;
 mod rows;
 mod scan;
 mod scatter;

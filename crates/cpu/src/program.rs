@@ -148,8 +148,11 @@ pub(crate) struct Space<'a> {
     pub(crate) dims: &'a [usize],
     /// The order in which its axes are iterated, outermost first.
     pub(crate) order: &'a [usize],
-    /// The operand number of accumulator 0, whose elements lie in the row-major order of `dims`.
+    /// The operand number of accumulator 0, whose elements lie in the row-major order of `dims` without
+    /// the last `spread` axes.
     pub(crate) accs: usize,
+    /// Trailing axes along which an accumulator is one number.
+    pub(crate) spread: usize,
 }
 
 impl Program {
@@ -299,7 +302,10 @@ fn code(expr: &Expr, body: &Body, space: &Space<'_>, ids: &HashMap<ExprId, Instr
         Expr::Cast { x } => Code::Cast { x: ids[&x] },
         Expr::Acc { acc } => Code::Load {
             operand: space.accs + usize::from(acc),
-            access: Access::flat(space.dims, Some(space.order)),
+            access: match space.spread {
+                0 => Access::flat(space.dims, Some(space.order)),
+                spread => Access::spread(space.dims, spread, space.order),
+            },
         },
     }
 }

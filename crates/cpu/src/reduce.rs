@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use wgrad_graph::{AccKind, DType, Expr, Group, Reduce};
 
 use crate::fold::{self, CHUNK};
-use crate::machine::{Env, Machine};
+use crate::machine::{Chunk, Env, Machine};
 use crate::memory::Block;
 use crate::program::{BLOCK, Program, Space};
 use crate::tail;
@@ -44,7 +44,7 @@ impl Reduction {
             let inner = order.remove(outer_rank - 1);
             order.push(inner);
         }
-        let space = Space { dims: &group.dims, order: &order, accs: usize::MAX };
+        let space = Space { dims: &group.dims, order: &order, accs: usize::MAX, spread: 0 };
         let head = Program::new(&group.body, &roots, &[], &space);
         let outer: usize = group.outer().iter().product();
         let width = if columns { group.dims[outer_rank - 1] } else { 1 };
@@ -55,6 +55,16 @@ impl Reduction {
             width,
             reduced: group.dims[outer_rank..].iter().product(),
         }
+    }
+
+    /// A reduction by rows, `outer` of them of `reduced` elements, of what the roots of `head` give.
+    pub(crate) fn of_rows(
+        head: Program,
+        accs: Vec<(AccKind, DType)>,
+        outer: usize,
+        reduced: usize,
+    ) -> Reduction {
+        Reduction { head, accs, pre: outer, width: 1, reduced }
     }
 
     pub(crate) fn head(&self) -> &Program {
@@ -81,8 +91,8 @@ impl Reduction {
         }
     }
 
-    /// The accumulators of some rows, on this thread.
-    pub(crate) fn run_rows(&self, env: Env<'_>, outer: Range<usize>) -> Vec<Block> {
+    /// The accumulators of some rows, on this thread; `kept` is what the head stores.
+    pub(crate) fn run_rows(&self, env: Env<'_>, outer: Range<usize>, kept: &mut [Chunk<'_>]) -> Vec<Block> {
         let chunks = self.chunks();
         let partial = outer.len() * chunks;
         let mut blocks: Vec<Block> =
@@ -93,7 +103,7 @@ impl Reduction {
             .zip(&mut extremes)
             .map(|(b, e)| Acc { bytes: b.bytes_mut(), extremes: e })
             .collect();
-        let mut machine = Machine::new(&self.head, env, &mut []);
+        let mut machine = Machine::new(&self.head, env, kept);
         machine.fill_uniforms(BLOCK);
         self.rows(&mut machine, outer.start * chunks..outer.end * chunks, &mut accs);
         drop(machine);

@@ -192,7 +192,7 @@ impl Run {
         let range = tile.start * width..tile.end * width;
         let accs = match &step.work {
             Work::Reduce(reduction) => {
-                reduction.run_rows(Env { operands: &operands, scalars, flag }, range.clone())
+                reduction.run_rows(Env { operands: &operands, scalars, flag }, range.clone(), &mut [])
             }
             _ => Vec::new(),
         };

@@ -15,6 +15,7 @@ use crate::matmul::Product;
 use crate::memory::{Block, State};
 use crate::program::{Code, Program, Space};
 use crate::reduce::Reduction;
+use crate::row_program::RowProgram;
 use crate::scatter::Scatter;
 use crate::whole::{self, Whole};
 use crate::{custom, kernels, tail, turn};
@@ -64,6 +65,7 @@ pub(crate) fn place(plan: &Plan, loc: Loc) -> usize {
 pub(crate) enum Work {
     Pointwise,
     Reduce(Reduction),
+    Rows(RowProgram),
     MatMul { product: Product, direct: Option<usize> },
     Scatter(Scatter),
     Whole(Op),
@@ -109,6 +111,7 @@ impl Compiled {
         let work = match group.kind {
             Kind::Pointwise => Work::Pointwise,
             Kind::Reduce => Work::Reduce(Reduction::new(group)),
+            Kind::Row => Work::Rows(RowProgram::new(group)),
             Kind::MatMul { a, .. } => match Product::new(group, operands[usize::from(a.0)].dtype) {
                 Some(product) => Work::MatMul { product, direct: None },
                 None => unreachable!("the kind is a product"),
@@ -123,15 +126,18 @@ impl Compiled {
             Kind::Custom(_) => Work::Custom,
         };
         let (mut tail, natural) = match work {
-            Work::Scatter(_) | Work::Whole(_) | Work::Custom => {
-                let space = Space { dims: &[0], order: &[0], accs: 0 };
+            Work::Scatter(_) | Work::Whole(_) | Work::Custom | Work::Rows(_) => {
+                let space = Space { dims: &[0], order: &[0], accs: 0, spread: 0 };
                 (Program::new(&Body::default(), &[], &[], &space), true)
             }
             _ => tail_program(group),
         };
-        let in_place: Vec<Vec<bool>> = (0..operands.len())
-            .map(|o| (0..tail.targets.len()).map(|k| tail.in_place(o, k)).collect())
-            .collect();
+        let same_place = |o: usize, k: usize| match work {
+            Work::Rows(_) => RowProgram::in_place(group, o, k),
+            _ => k < tail.targets.len() && tail.in_place(o, k),
+        };
+        let in_place: Vec<Vec<bool>> =
+            (0..operands.len()).map(|o| (0..stores.len()).map(|k| same_place(o, k)).collect()).collect();
         let turned = tail.turn(group.operands.len() + group.accs.len(), group.operands.len());
         let work = match work {
             Work::MatMul { product, .. } => {
@@ -167,6 +173,7 @@ impl Compiled {
     pub(crate) fn elems(&self) -> usize {
         match &self.work {
             Work::Reduce(reduction) => reduction.head().elems.max(self.tail.elems),
+            Work::Rows(rows) => rows.elems(),
             _ => self.tail.elems,
         }
     }
@@ -176,6 +183,7 @@ impl Compiled {
         match &self.work {
             Work::Reduce(reduction) => reduction.head().work() + self.tail.work(),
             Work::MatMul { product, .. } => product.work() + self.tail.work(),
+            Work::Rows(rows) => rows.work(),
             _ => self.tail.work(),
         }
     }
@@ -198,6 +206,7 @@ impl Compiled {
         let (scalars, operands, stores) = (self.scalars(all), elems(&self.operands), elems(&self.stores));
         let head = match &self.work {
             Work::Reduce(reduction) => reduction.head().fits(&scalars, &operands, &[]),
+            Work::Rows(rows) => rows.fits(&scalars, &operands, &stores),
             _ => true,
         };
         if head && self.tail.fits(&scalars, &operands, &stores) {
@@ -259,6 +268,16 @@ impl Compiled {
                 let copies = self.copies(arena, &reads, &writes, state, |_, _| false);
                 self.write(arena, &reads, &writes, &copies, &mut |operands, mut outs| {
                     scatter.run(operands, &scalars, &flag, outs.remove(0));
+                });
+                copies.into_iter().flatten().for_each(|block| state.give(block));
+            }
+            Work::Rows(rows) if rows.elems() == 0 => {}
+            Work::Rows(rows) => {
+                let copies = self.copies(arena, &reads, &writes, state, |o, k| self.in_place[o][k]);
+                let row_bytes =
+                    self.operands.iter().chain(&self.stores).map(bytes_of).sum::<usize>() / rows.rows();
+                self.write(arena, &reads, &writes, &copies, &mut |operands, outs| {
+                    rows.run(Env { operands, scalars: &scalars, flag: &flag }, outs, row_bytes);
                 });
                 copies.into_iter().flatten().for_each(|block| state.give(block));
             }
@@ -531,7 +550,7 @@ fn tail_program(group: &Group) -> (Program, bool) {
     let dims = group.outer();
     let identity: Vec<usize> = (0..dims.len()).collect();
     let make = |order: &[usize]| {
-        let space = Space { dims, order, accs: group.operands.len() };
+        let space = Space { dims, order, accs: group.operands.len(), spread: 0 };
         Program::new(&group.body, &[], &group.stores, &space)
     };
     let plain = make(&identity);

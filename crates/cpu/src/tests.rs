@@ -2,6 +2,7 @@
 
 mod device;
 mod random;
+mod rows;
 mod steps;
 
 use std::sync::Arc;

@@ -35,11 +35,13 @@ pub enum Fast {
     Repeats,
     /// Passes equal to an earlier one take over its gradient graph and its flush.
     EqualPasses,
+    /// Several reductions along one row, and what lies between and after them, in one kernel.
+    RowPrograms,
 }
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 14] = [
+    pub const ALL: [Fast; 15] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
@@ -54,6 +56,7 @@ impl Fast {
         Fast::ProductBands,
         Fast::Repeats,
         Fast::EqualPasses,
+        Fast::RowPrograms,
     ];
 
     /// The name by which it is switched off.
@@ -73,6 +76,7 @@ impl Fast {
             Fast::ProductBands => "product_bands",
             Fast::Repeats => "repeats",
             Fast::EqualPasses => "equal_passes",
+            Fast::RowPrograms => "row_programs",
         }
     }
 

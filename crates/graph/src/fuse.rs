@@ -8,6 +8,7 @@ mod cut;
 mod draft;
 mod merge;
 mod order;
+mod rows;
 
 use crate::{Caps, Graph, Group, NodeId, Options, Result, Val};
 use cut::Cut;
@@ -17,6 +18,8 @@ pub(crate) use order::Order;
 const MAX_NODES: usize = 40;
 /// Most expressions of one kernel.
 const MAX_EXPRS: usize = 64;
+/// Most expressions of a row program: it stands for several kernels.
+const MAX_ROW_EXPRS: usize = 112;
 /// Most operands of a concatenation that selects; more are written part by part.
 const MAX_PARTS: usize = 4;
 /// Kernels that only share an operand are merged when they are at most so far apart.
@@ -68,7 +71,8 @@ pub(crate) fn fuse(
     if options.fuse {
         merger.run();
     }
-    let merge::Merger { drafts, order, notes, .. } = merger;
+    let notes = merger.notes();
+    let merge::Merger { drafts, order, .. } = merger;
     let mut ids: Vec<u32> = (0..drafts.len() as u32).filter(|k| drafts[*k as usize].is_some()).collect();
     ids.sort_unstable_by_key(|k| order.position(*k));
     let mut number = vec![0; drafts.len()];

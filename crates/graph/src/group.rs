@@ -16,7 +16,8 @@ pub type IndexId = u16;
 ///
 /// The *outer* space is `dims` without its last `reduced` axes; it is the whole of `dims` unless the
 /// group reduces. Expressions that lead to accumulators are evaluated over the whole space, those
-/// that lead to stores over the outer one; they meet only in [`Expr::Acc`] and [`Expr::Scalar`].
+/// that lead to stores over the outer one; they meet only in [`Expr::Acc`] and [`Expr::Scalar`]
+/// (but see [`Kind::Row`]).
 /// Axes are coalesced: neighbours that every index treats as one are one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
@@ -32,7 +33,7 @@ pub struct Group {
     pub scalars: Vec<NodeId>,
     /// The expressions.
     pub body: Body,
-    /// Accumulators, in order; empty unless `kind` is `Reduce` (one or more) or `MatMul` (one, whose
+    /// Accumulators, in order; empty unless `kind` is `Reduce` or `Row` (one or more) or `MatMul` (one, whose
     /// `x` is unused).
     pub accs: Vec<Acc>,
     /// What is written.
@@ -48,6 +49,11 @@ pub enum Kind {
     Pointwise,
     /// Accumulators over the reduced axes, then stores over the outer space.
     Reduce,
+    /// Accumulators over the reduced axes (a *row*), of which each may use earlier ones, then stores over
+    /// the whole or the outer space, told apart by the rank of their indices. `accs` are in an order in
+    /// which they can be computed; [`Group::row_stages`] says when and where each expression is evaluated.
+    /// Expressions over the outer space may be used over the whole one: they are one number along a row.
+    Row,
     /// `acc 0 [.., m, n] = sum over k of a[.., m, k] * b[.., k, n]`; `dims` is `[batch.., m, n, k]`
     /// with `reduced = 1` (batch axes coalesced, `m`, `n`, `k` never), then stores over
     /// `[batch.., m, n]`. Operand indices are over the whole of `dims` (stride 0 on the axis that the
@@ -117,7 +123,7 @@ pub enum Expr {
     Select { c: ExprId, x: ExprId, w: ExprId },
     /// `x` as the expression's dtype, see [`crate::Op::Cast`].
     Cast { x: ExprId },
-    /// The result of an accumulator; outer space only.
+    /// The result of an accumulator; outer space only, but in a [`Kind::Row`].
     Acc { acc: u16 },
 }
 
@@ -149,7 +155,8 @@ pub struct Store {
     pub val: Val,
     /// What is written, over the outer space (unused by `Scatter`, `Whole` and `Custom`).
     pub x: ExprId,
-    /// Where in the value: an index over the outer space, always valid, injective.
+    /// Where in the value: an index over the outer space (of a [`Kind::Row`] perhaps over the whole one),
+    /// always valid, injective.
     pub index: IndexId,
     /// Where set, only a part is written; the rest of the value is that of this one, in whose place
     /// the plan puts the result, or of which it makes a copy first.
@@ -168,6 +175,7 @@ impl fmt::Display for Group {
         let kind = match &self.kind {
             Kind::Pointwise => "pointwise".to_owned(),
             Kind::Reduce => "reduce".to_owned(),
+            Kind::Row => format!("row program of {}", counted(self.row_levels(), "level")),
             Kind::MatMul { .. } => "matmul".to_owned(),
             Kind::Scatter { kind, .. } => kind.scatter_name().to_owned(),
             Kind::Whole(op) => op.name().to_owned(),
@@ -180,4 +188,8 @@ impl fmt::Display for Group {
         }
         write!(f, " reads {:?} writes {outs:?}", self.operands)
     }
+}
+
+fn counted(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }

@@ -22,6 +22,7 @@ mod plan;
 mod planner;
 mod program;
 mod recompute;
+mod row;
 mod rows;
 mod shape;
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub use plan::{Home, Leaf, LeafKind, Loc, Options, Output, Plan, PlanMemory, Slo
 pub use planner::{Root, plan, plan_watched};
 pub use program::{Segment, Source, segments};
 pub use recompute::{Fitted, Within, plan_within};
+pub use row::RowStage;
 pub use rows::{BinaryRow, Domain, Row, Slope, UnaryRow};
 pub use shape::{Axes, Lines, MAX_RANK, Shape};
 pub use watch::{InStage, Phase, Ran, Stage, Watch};

@@ -5,6 +5,7 @@ mod hand;
 mod index;
 mod program;
 mod random;
+mod rows;
 mod run;
 
 use std::sync::Arc;

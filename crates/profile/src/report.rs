@@ -294,6 +294,7 @@ fn what(plan: &Plan, group: &Group) -> String {
     let kind = match &group.kind {
         Kind::Pointwise => "pointwise",
         Kind::Reduce => "reduce",
+        Kind::Row => "row",
         Kind::MatMul { .. } => "matmul",
         Kind::Scatter { .. } => "scatter",
         Kind::Whole(_) => "whole",

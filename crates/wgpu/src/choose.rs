@@ -140,11 +140,81 @@ pub(crate) fn lanes(
     Lanes { x, y, inner: false, splits, tree: true }
 }
 
+/// How a row program is laid over the device.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RowLanes {
+    /// Rows in a workgroup.
+    pub(crate) x: u32,
+    /// Lanes of a row. `x * y` invocations.
+    pub(crate) y: u32,
+    /// Whether neighbouring invocations are lanes of one row, else of neighbouring rows.
+    pub(crate) inner: bool,
+    /// Units of a row that each lane takes and holds; 0: lanes run along the row anew at each level.
+    pub(crate) held: u32,
+}
+
+/// Lanes for `rows` rows of `units` units (elements, or quads of them) and `levels` runs along each.
+/// `together`: neighbours in memory are neighbours in a row. `state_bytes`: accumulators of one lane.
+/// `words`: registers that a lane needs to hold a unit. `point_bytes`: text of a unit.
+pub(crate) fn row_lanes(
+    rows: usize,
+    units: usize,
+    levels: usize,
+    together: bool,
+    state_bytes: usize,
+    words: usize,
+    point_bytes: usize,
+    caps: &Caps,
+) -> RowLanes {
+    if software(caps) {
+        // A barrier is a switch of coroutines for every invocation: one invocation a row, as long as it comes to
+        // an end. Workgroups are what threads share, vectors of 8 what a core takes at once.
+        let x = (rows / 8).next_power_of_two().clamp(8, 64.min(caps.max_invocations as usize)) as u32;
+        if units * levels <= rounds(caps) / 2 {
+            return RowLanes { x, y: 1, inner: true, held: 0 };
+        }
+        return RowLanes { x: 1, y: 64.min(caps.max_invocations), inner: true, held: 0 };
+    }
+    let room = caps.max_invocations.min(fitting(caps.shared_bytes / state_bytes.max(1)));
+    if !together {
+        // 32 rows read a whole line together.
+        let x = 32.min(room);
+        return RowLanes { x, y: (256.min(room) / x).max(1), inner: false, held: 0 };
+    }
+    // Lanes hold up to 4 units, so that as many loads are under way at once; the largest workgroup up to 8, where it
+    // is that or reading a row again. 64 words a lane leave room for what is computed, and the text of all
+    // units is compiled.
+    let fits = |held: usize| held * words <= 64 && held * point_bytes <= 16_000;
+    let mut y = 1;
+    while y < room && (units.div_ceil(y as usize) > 4 || !fits(units.div_ceil(y as usize))) {
+        y *= 2;
+    }
+    // An H200 holds 270 000 invocations at once; few rows take more lanes each.
+    while y < room && units > y as usize && rows * (y as usize) < 1 << 17 {
+        y *= 2;
+    }
+    let x = (256.min(room) / y).max(1);
+    let held = units.div_ceil(y as usize);
+    if held <= 8 && fits(held) {
+        return RowLanes { x, y, inner: true, held: held as u32 };
+    }
+    // Few rows: all lanes that a multiprocessor takes for one; else two workgroups share it.
+    let y = if rows < 264 { room } else { 512.min(room) };
+    RowLanes { x: 1, y, inner: true, held: 0 }
+}
+
 fn split(groups: usize, length: usize, least: usize, full: usize, caps: &Caps) -> u32 {
     if !caps.allows(Fast::SplitReductions) || groups >= full / 4 || length < 2 * least {
         return 1;
     }
     (full / groups.max(1)).min(length / least).clamp(1, 1024) as u32
+}
+
+/// Whether a reduction of columns takes four neighbouring columns a lane.
+pub(crate) fn column_quads(results: usize, length: usize, caps: &Caps) -> bool {
+    // One column a lane moves 128 bytes of a row a time, which an H200 does at a tenth of its bandwidth; four move
+    // whole pages of memory. Below 128 columns a line would have idle lanes, on CPUs threads.
+    results >= if software(caps) { 1024 } else { 128 } && length >= 16
 }
 
 /// The largest power of two that is not above `n`, at least 1, at most 1024.

@@ -14,8 +14,10 @@ mod matmul;
 mod matrix;
 mod pointwise;
 mod reduce;
+mod row;
 mod scan;
 mod scatter;
+mod states;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -41,6 +43,7 @@ pub(crate) fn lower(step: &Step, graph: &Graph, scalars: &[NodeId], caps: &Caps)
     let lowered = match &step.group.kind {
         Kind::Pointwise => pointwise::lower(cx, None),
         Kind::Reduce => reduce::lower(cx),
+        Kind::Row => row::lower(cx),
         Kind::MatMul { .. } => matmul::lower(cx),
         Kind::Scatter { .. } => scatter::lower(cx),
         Kind::Whole(op) => whole::lower(cx, *op),

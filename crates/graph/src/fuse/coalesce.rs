@@ -26,7 +26,7 @@ pub(crate) fn coalesce(group: &mut Group) {
         Kind::Scatter { .. } => {
             section(group, 0, outer, 0);
         }
-        Kind::Reduce => {
+        Kind::Reduce | Kind::Row => {
             section(group, outer, group.dims.len(), 1);
             group.reduced = group.dims.len() - outer;
             section(group, 0, outer, 0);

@@ -182,12 +182,12 @@ impl Draft {
                 self.group.operands.clone_from(&old.operands);
                 old.kind.clone()
             }
-            Kind::Pointwise | Kind::Reduce => old.kind.clone(),
+            Kind::Pointwise | Kind::Reduce | Kind::Row => old.kind.clone(),
         };
         let bodied = !matches!(old.kind, Kind::Scatter { .. } | Kind::Whole(_) | Kind::Custom(_));
         let mut roots: Vec<ExprId> = Vec::new();
         if bodied {
-            if old.kind == Kind::Reduce {
+            if matches!(old.kind, Kind::Reduce | Kind::Row) {
                 roots.extend(old.accs.iter().map(|a| a.x));
             }
             roots.extend(old.stores.iter().map(|s| s.x));
@@ -196,7 +196,7 @@ impl Draft {
         let mut new = new.into_iter();
         let mut next = |old: ExprId| if bodied { new.next().unwrap_or(old) } else { old };
         self.group.accs = match old.kind {
-            Kind::Reduce => old.accs.iter().map(|a| Acc { kind: a.kind, x: next(a.x) }).collect(),
+            Kind::Reduce | Kind::Row => old.accs.iter().map(|a| Acc { kind: a.kind, x: next(a.x) }).collect(),
             _ => old.accs.clone(),
         };
         for s in &old.stores {

@@ -6,26 +6,29 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use super::cut::Cut;
 use super::draft::Draft;
 use super::order::Order;
-use super::{LITTLE, MAX_EXPRS, WINDOW};
-use crate::{AccKind, Expr, Index, Kind, Val};
+use super::{LITTLE, MAX_EXPRS, MAX_ROW_EXPRS, WINDOW};
+use crate::{AccKind, Expr, Fast, Index, Kind, Val};
 
 /// All kernels while they are merged.
 pub(crate) struct Merger<'a, 'c> {
-    cut: &'c Cut<'a>,
+    pub(super) cut: &'c Cut<'a>,
     pub(crate) drafts: Vec<Option<Draft>>,
     pub(crate) order: Order,
     /// The kernel that writes a value; values with several writers are absent.
-    writer: HashMap<Val, u32>,
-    readers: HashMap<Val, BTreeSet<u32>>,
+    pub(super) writer: HashMap<Val, u32>,
+    pub(super) readers: HashMap<Val, BTreeSet<u32>>,
     /// Values that have to be stored.
-    required: HashSet<Val>,
+    pub(super) required: HashSet<Val>,
     /// Of those, the ones that replace a donated leaf.
-    updates: HashSet<Val>,
+    pub(super) updates: HashSet<Val>,
     /// Kernels that stay as they are.
-    fixed: Vec<bool>,
+    pub(super) fixed: Vec<bool>,
     /// Kernels that took in a neighbour.
     widened: HashSet<u32>,
-    pub(crate) notes: Vec<String>,
+    /// The kernel that each kernel became a part of: itself, as long as it is one.
+    part_of: Vec<u32>,
+    /// Why two kernels were left apart.
+    apart: Vec<(u32, u32, String)>,
 }
 
 impl<'a, 'c> Merger<'a, 'c> {
@@ -79,12 +82,28 @@ impl<'a, 'c> Merger<'a, 'c> {
             fixed,
             drafts: drafts.into_iter().map(Some).collect(),
             widened: HashSet::new(),
-            notes: Vec::new(),
+            part_of: (0..n as u32).collect(),
+            apart: Vec::new(),
         }
     }
 
-    fn draft(&self, kernel: u32) -> Option<&Draft> {
+    pub(super) fn draft(&self, kernel: u32) -> Option<&Draft> {
         self.drafts[kernel as usize].as_ref()
+    }
+
+    /// Why kernels that still are two were left apart, a line each.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let home = |mut k: u32| {
+            while self.part_of[k as usize] != k {
+                k = self.part_of[k as usize];
+            }
+            k
+        };
+        let two = self.apart.iter().filter(|(p, k, _)| home(*p) != home(*k));
+        let mut notes: Vec<String> = two.map(|(_, _, why)| why.clone()).collect();
+        let mut seen = HashSet::new();
+        notes.retain(|line| seen.insert(line.clone()));
+        notes
     }
 
     pub(crate) fn run(&mut self) {
@@ -101,6 +120,9 @@ impl<'a, 'c> Merger<'a, 'c> {
             {
                 self.upwards(k);
             }
+        }
+        if self.cut.caps.allows(Fast::RowPrograms) {
+            self.run_rows();
         }
     }
 
@@ -134,19 +156,19 @@ impl<'a, 'c> Merger<'a, 'c> {
         }
     }
 
-    fn note(&mut self, p: u32, k: u32, why: &str) {
+    pub(super) fn note(&mut self, p: u32, k: u32, why: &str) {
         let name = |d: &Draft| {
             let last = d.group.stores.last().map(|s| s.val);
             last.map_or(String::new(), |v| format!("{v:?} {}", self.cut.graph.node(v.node).op.name()))
         };
-        if let (Some(p), Some(k)) = (self.draft(p), self.draft(k)) {
-            let line = format!("{} -> {}: not fused, {why}", name(p), name(k));
-            self.notes.push(line);
+        if let (Some(from), Some(to)) = (self.draft(p), self.draft(k)) {
+            let line = format!("{} -> {}: not fused, {why}", name(from), name(to));
+            self.apart.push((p, k, line));
         }
     }
 
     /// Kernel `k`, pointwise, as part of kernel `p`, whose results it reads.
-    fn joined(&self, p: u32, k: u32) -> Result<Draft, &'static str> {
+    pub(super) fn joined(&self, p: u32, k: u32) -> Result<Draft, &'static str> {
         let (Some(to), Some(from)) = (self.draft(p), self.draft(k)) else { return Err("one is gone") };
         if self.fixed[p as usize] {
             return Err("the producer's kernel takes no epilogue");
@@ -261,11 +283,12 @@ impl<'a, 'c> Merger<'a, 'c> {
         if worse.get() {
             return Err("other operands or results would lie too far out of order");
         }
-        self.fits(merged)
+        let most = if merged.group.kind == Kind::Row { MAX_ROW_EXPRS } else { MAX_EXPRS };
+        self.fits(merged, most)
     }
 
-    fn fits(&self, merged: &Draft) -> Result<(), &'static str> {
-        if merged.group.body.exprs.len() > MAX_EXPRS {
+    pub(super) fn fits(&self, merged: &Draft, most: usize) -> Result<(), &'static str> {
+        if merged.group.body.exprs.len() > most {
             return Err("too many expressions");
         }
         if merged.buffers() > self.cut.caps.max_buffers {
@@ -278,7 +301,8 @@ impl<'a, 'c> Merger<'a, 'c> {
     }
 
     /// Puts the merged kernel in the place of `p`; `k` is gone.
-    fn replace(&mut self, p: u32, k: u32, merged: Draft) {
+    pub(super) fn replace(&mut self, p: u32, k: u32, merged: Draft) {
+        self.part_of[k as usize] = p;
         for old in [p, k] {
             let Some(draft) = self.drafts[old as usize].take() else { continue };
             let bases = draft.group.stores.iter().filter_map(|s| s.base.as_ref());
@@ -365,7 +389,7 @@ impl<'a, 'c> Merger<'a, 'c> {
             merged.group.nodes.dedup();
             merged.compact();
             let args = merged.group.accs.iter().filter(|a| matches!(a.kind, AccKind::Arg { .. })).count();
-            (args < 2 && self.fits(&merged).is_ok()).then_some(merged)
+            (args < 2 && self.fits(&merged, MAX_EXPRS).is_ok()).then_some(merged)
         } else {
             if kg.dims.iter().product::<usize>() != og.dims.iter().product::<usize>() {
                 return None;

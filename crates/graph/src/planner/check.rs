@@ -127,11 +127,14 @@ impl Plan {
                 ensure!(index.digits().is_some(), "{group}: operand {index:?} is no sum over digits");
             }
         }
-        let outer = group.outer().len();
+        if group.kind == Kind::Row {
+            group.check_rows()?;
+        }
         for s in &group.stores {
             let out = self.graph.out(s.val);
             let index = &group.body.indices[usize::from(s.index)];
-            ensure!(alone || index.views[0].dims.len() == outer, "{group}: rank of a store");
+            let space = group.store_space(s);
+            ensure!(alone || index.views[0].dims.len() == space.len(), "{group}: rank of a store");
             ensure!(index.views.iter().all(|v| v.valid.is_none()), "{group}: a store is not always valid");
             if caps.packed(out.dtype) && !alone {
                 ensure!(
@@ -139,11 +142,12 @@ impl Plan {
                     "{group}: store of packed {out:?}"
                 );
             }
-            let bodied = matches!(group.kind, Kind::Pointwise | Kind::Reduce | Kind::MatMul { .. });
+            let bodied =
+                matches!(group.kind, Kind::Pointwise | Kind::Reduce | Kind::Row | Kind::MatMul { .. });
             ensure!(!bodied || exprs[s.x as usize].1 == out.dtype, "{group}: dtype of {:?}", s.val);
-            let n: usize = group.outer().iter().product();
+            let n: usize = space.iter().product();
             if bodied && n <= 4096 {
-                ensure!(is_injective(index, group.outer()), "{group}: store {index:?} is not injective");
+                ensure!(is_injective(index, space), "{group}: store {index:?} is not injective");
                 // Parts of a concatenation follow each other; the contents are compared by tests.
                 let whole = n == out.shape.elems() || s.base.is_some();
                 ensure!(
@@ -244,11 +248,7 @@ impl Plan {
                 }
                 ensure!(step.writes.iter().filter(|w| *w == loc).count() == 1, "step {i} writes {loc} twice");
                 for (val, read) in group.operands.iter().zip(&step.reads).filter(|(_, r)| *r == loc) {
-                    let linear = group.body.indices[usize::from(s.index)].is_linear();
-                    ensure!(
-                        s.base.is_none() && linear && reads_in_place(group, *val),
-                        "step {i}: {read} in place"
-                    );
+                    ensure!(s.base.is_none() && reads_in_place(group, s, *val), "step {i}: {read} in place");
                 }
                 let (first, last) = batches[i];
                 for other in (first..=last).filter(|o| *o as usize != i) {

@@ -333,8 +333,7 @@ impl Layout<'_, '_> {
     fn swaps(&self, group: &Group, s: &Store, val: Val) -> bool {
         self.c.bytes(val) == self.c.bytes(s.val)
             && self.c.graph.out(val).dtype == self.c.graph.out(s.val).dtype
-            && group.body.indices[usize::from(s.index)].is_linear()
-            && reads_in_place(group, val)
+            && reads_in_place(group, s, val)
     }
 
     /// The base's place, where the base ends here.
@@ -404,9 +403,16 @@ impl Layout<'_, '_> {
 }
 
 /// Whether the group reads `val` only at the element of the invocation's own outer coordinates.
-pub(crate) fn reads_in_place(group: &Group, val: Val) -> bool {
+pub(crate) fn reads_in_place(group: &Group, store: &Store, val: Val) -> bool {
+    let index = |i: u16| &group.body.indices[usize::from(i)];
+    if group.kind != Kind::Row && !index(store.index).is_linear() {
+        return false;
+    }
     let Some(operand) = group.operands.iter().position(|v| *v == val) else { return true };
     let operand = operand as u16;
+    if group.kind == Kind::Row {
+        return group.row_in_place(store, operand);
+    }
     match group.kind {
         Kind::MatMul { a, b } if a.0 == operand || b.0 == operand => return false,
         Kind::Scatter { .. } | Kind::Whole(_) | Kind::Custom(_) => return false,
@@ -414,9 +420,8 @@ pub(crate) fn reads_in_place(group: &Group, val: Val) -> bool {
     }
     let outer = group.outer().len();
     group.body.exprs.iter().all(|(expr, _)| match expr {
-        Expr::Load { operand: o, index } if *o == operand => {
-            let index = &group.body.indices[usize::from(*index)];
-            index.views[0].dims.len() == outer && index.is_linear()
+        Expr::Load { operand: o, index: i } if *o == operand => {
+            index(*i).views[0].dims.len() == outer && index(*i).is_linear()
         }
         Expr::Gather { operand: o, .. } => *o != operand,
         _ => true,

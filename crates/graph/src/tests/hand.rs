@@ -7,6 +7,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
     let name = |k: &Kind| match k {
         Kind::Pointwise => "pointwise",
         Kind::Reduce => "reduce",
+        Kind::Row => "row",
         Kind::MatMul { .. } => "matmul",
         Kind::Scatter { kind, .. } => kind.scatter_name(),
         Kind::Whole(op) => op.name(),
@@ -68,7 +69,7 @@ fn attention_makes_no_copy() {
     let y = s.bin(Binary::Add, y, x);
     let plan = planned(&s, &[y], &FUSED);
     assert_eq!(copies(&plan), 0, "{plan}");
-    let want = ["matmul", "matmul", "matmul", "matmul", "reduce", "reduce", "pointwise", "matmul", "matmul"];
+    let want = ["matmul", "matmul", "matmul", "matmul", "row", "matmul", "matmul"];
     assert_eq!(kinds(&plan), want, "{plan}");
     verify(&s, &plan, 2);
 }
@@ -156,7 +157,7 @@ fn updates_are_one_kernel_each_in_place_and_one_batch() {
 }
 
 #[test]
-fn layer_norm_is_three_kernels() {
+fn layer_norm_is_one_kernel() {
     let mut s = Sketch::new();
     let (x, w) = (s.x(&[3, 4, 8]), s.x(&[8]));
     let n = s.scalar(DType::F32);
@@ -178,7 +179,7 @@ fn layer_norm_is_three_kernels() {
     let w = s.like(w, &[3, 4, 8]);
     let y = s.bin(Binary::Mul, y, w);
     let plan = planned(&s, &[y], &FUSED);
-    assert_eq!(kinds(&plan), ["reduce", "reduce", "pointwise"], "{plan}");
+    assert_eq!(kinds(&plan), ["row"], "{plan}");
     verify(&s, &plan, 6);
 }
 

@@ -101,8 +101,10 @@ impl Point<'_> {
         let of = |x: ExprId| self.group.body.exprs[x as usize].1;
         let element = |i: u16| {
             let index = self.index(i);
-            assert_eq!(index.views[0].dims.len(), c.len(), "{}: rank of index {i}", self.group);
-            index.element(c, self.scalars)
+            let rank = index.views[0].dims.len();
+            let once = self.group.kind == Kind::Row && rank == self.group.outer().len();
+            assert!(once || rank == c.len(), "{}: rank of index {i}", self.group);
+            index.element(&c[..rank], self.scalars)
         };
         let x = match *expr {
             Expr::Load { operand, index } => match element(index) {
@@ -213,6 +215,10 @@ impl Point<'_> {
                     }
                     continue;
                 }
+                Kind::Row => {
+                    self.row(&c, steps, &whole, n, writes, m);
+                    continue;
+                }
                 _ => {
                     let dtype = |x: ExprId| group.body.exprs[x as usize].1;
                     for a in &group.accs {
@@ -248,6 +254,60 @@ impl Point<'_> {
                 let e = self.index(group.stores[i].index).element(&c, self.scalars).unwrap();
                 *m.cell(writes[i], usize::try_from(e).unwrap(), out(i).dtype) = x;
             }
+        }
+    }
+
+    /// A row of a row program: accumulators one after the other, then the stores.
+    fn row(
+        &self,
+        c: &[usize],
+        steps: usize,
+        whole: &dyn Fn(usize, usize) -> Vec<usize>,
+        n: usize,
+        writes: &[Loc],
+        m: &mut Memory,
+    ) {
+        let group = self.group;
+        let out = |i: usize| self.plan.graph.out(group.stores[i].val);
+        let mut accs: Vec<f64> = Vec::new();
+        for a in &group.accs {
+            let AccKind::Reduce(kind) = a.kind else { panic!("{group}: an argument") };
+            let dtype = group.body.exprs[a.x as usize].1;
+            let mut sum = direct::neutral(kind, dtype);
+            for k in 0..steps {
+                let mut memo = vec![None; group.body.exprs.len()];
+                let x = self.expr(a.x, &whole(n, k), &accs, &mut memo, m);
+                sum = direct::combine(kind, sum, x, dtype);
+            }
+            accs.push(sum);
+        }
+        let space = |i: usize| -> Vec<Vec<usize>> {
+            if group.stores_rows(&group.stores[i]) {
+                (0..steps).map(|k| whole(n, k)).collect()
+            } else {
+                vec![c.to_vec()]
+            }
+        };
+        // All values of a point before its stores; what is stored once a row comes last.
+        let mut later = Vec::new();
+        for k in 0..steps {
+            let mut memo = vec![None; group.body.exprs.len()];
+            let mut here = Vec::new();
+            for (i, s) in group.stores.iter().enumerate() {
+                if let Some(at) = space(i).get(k).filter(|_| group.stores_rows(s) || k == 0) {
+                    let mut own = vec![None; group.body.exprs.len()];
+                    let memo = if group.stores_rows(s) { &mut memo } else { &mut own };
+                    let x = self.expr(s.x, at, &accs, memo, m);
+                    let e = self.index(s.index).element(at, self.scalars).unwrap();
+                    (if group.stores_rows(s) { &mut here } else { &mut later }).push((i, e, x));
+                }
+            }
+            for (i, e, x) in here {
+                *m.cell(writes[i], usize::try_from(e).unwrap(), out(i).dtype) = x;
+            }
+        }
+        for (i, e, x) in later {
+            *m.cell(writes[i], usize::try_from(e).unwrap(), out(i).dtype) = x;
         }
     }
 }

@@ -49,6 +49,22 @@ pub(super) fn along(index: &Index, rows: bool, whole: bool) -> Along {
     }
 }
 
+/// What `index` is to four neighbours along `axis`, whose size is a multiple of four, the first at a
+/// multiple of four.
+pub(super) fn along_axis(index: &Index, axis: usize) -> Along {
+    let view = &index.views[0];
+    if index.views.len() > 1 || view.valid.is_some() {
+        return Along::Each;
+    }
+    let others = view.strides.iter().enumerate().all(|(a, s)| a == axis || s % 4 == 0);
+    let fours = view.offset % 4 == 0 && others && view.dynamic.iter().all(|d| d.stride % 4 == 0);
+    match view.strides[axis] {
+        0 => Along::Same,
+        1 if fours => Along::Quad,
+        _ => Along::Each,
+    }
+}
+
 /// Whether the index needs coordinates, rather than the position alone.
 pub(super) fn needs_coords(index: &Index) -> bool {
     !index.is_linear() && moves(&index.views[0])

@@ -3,165 +3,16 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use wgrad_graph::{
-    Acc, AccKind, Caps, DType, ErrorKind, Expr, ExprId, Fast, Index, IndexId, Reduce, Result, View, bail,
-};
+use wgrad_graph::{Caps, ErrorKind, Expr, ExprId, Fast, Index, IndexId, Result, View};
 
 use super::body::{Printer, Space, reach};
-use super::index::{Along, along};
-use super::kernel::{Cx, Kernel, Touch, is_word, recast, wgsl_type};
+use super::index::{Along, along, along_axis};
+use super::kernel::{Cx, Kernel, Touch, recast};
 use super::pointwise::XYZW;
+use super::states::{State, States};
 use super::{arithmetic, fold, points};
 use crate::choose::{self, Lanes};
 use crate::launch::{Launch, Lowered};
-
-/// The neutral element of a reduction in the WGSL type `ty`.
-pub(super) fn neutral(kind: Reduce, ty: &str) -> &'static str {
-    match (kind, ty) {
-        (Reduce::Sum, "vec2<u32>") => "vec2<u32>()",
-        (Reduce::Prod, "vec2<u32>") => "vec2<u32>(1u, 0u)",
-        (Reduce::Max, "vec2<u32>") => "vec2<u32>(0u, 0x80000000u)",
-        (Reduce::Min, "vec2<u32>") => "vec2<u32>(0xffffffffu, 0x7fffffffu)",
-        (Reduce::Sum, "i32") => "0",
-        (Reduce::Sum | Reduce::Max, "u32") => "0u",
-        (Reduce::Sum, _) => "0.0",
-        (Reduce::Prod, "i32") => "1",
-        (Reduce::Prod, "u32") => "1u",
-        (Reduce::Prod, _) => "1.0",
-        (Reduce::Max, "i32") => "bitcast<i32>(0x80000000u)",
-        (Reduce::Max, _) => "bitcast<f32>(0xff800000u)",
-        (Reduce::Min, "i32") => "2147483647",
-        (Reduce::Min, "u32") => "4294967295u",
-        (Reduce::Min, _) => "bitcast<f32>(0x7f800000u)",
-    }
-}
-
-/// `x` and `w` of the WGSL type `ty` as one.
-pub(super) fn combined(kind: Reduce, ty: &str, x: &str, w: &str) -> String {
-    let f = match (kind, ty) {
-        (Reduce::Sum, "vec2<u32>") => "wg_add_i64",
-        (Reduce::Prod, "vec2<u32>") => "wg_mul_i64",
-        (Reduce::Max, "vec2<u32>") => "wg_maximum_i64",
-        (Reduce::Min, "vec2<u32>") => "wg_minimum_i64",
-        (Reduce::Sum, _) => return format!("{x} + {w}"),
-        (Reduce::Prod, _) => return format!("{x} * {w}"),
-        (Reduce::Max, "f32") => "wg_max",
-        (Reduce::Min, "f32") => "wg_min",
-        (Reduce::Max, _) => "max",
-        (Reduce::Min, _) => "min",
-    };
-    format!("{f}({x}, {w})")
-}
-
-/// One accumulator: its text on states named by a stem.
-struct State {
-    kind: AccKind,
-    dtype: DType,
-}
-
-impl State {
-    fn new(acc: &Acc, cx: Cx<'_>) -> Result<State> {
-        let dtype = cx.step.group.body.exprs[acc.x as usize].1;
-        if !matches!(dtype, DType::F32 | DType::I32 | DType::U32 | DType::I64) {
-            bail!(DType, "reduce", "has no kernel for {dtype}");
-        }
-        Ok(State { kind: acc.kind, dtype })
-    }
-
-    fn ty(&self) -> &'static str {
-        wgsl_type(self.dtype)
-    }
-
-    /// The fields of a state: suffix, type, neutral element.
-    fn fields(&self) -> Vec<(&'static str, &'static str, &'static str)> {
-        match self.kind {
-            AccKind::Reduce(kind) => vec![("", self.ty(), neutral(kind, self.ty()))],
-            AccKind::Arg { .. } => {
-                vec![("", self.ty(), neutral(Reduce::Sum, self.ty())), ("i", "u32", "0xffffffffu")]
-            }
-        }
-    }
-
-    /// State `into` takes the value `v` (for arg: at position `i`).
-    fn combine(&self, into: &str, v: &str, i: &str) -> String {
-        match self.kind {
-            AccKind::Reduce(kind) => format!("{into} = {};\n", combined(kind, self.ty(), into, v)),
-            AccKind::Arg { max } => {
-                let ty = if self.dtype == DType::I64 { "i64" } else { self.ty() };
-                let f = format!("wg_arg_{}_{ty}", if max { "max" } else { "min" });
-                format!("if ({f}({v}, {i}, {into}, {into}i)) {{ {into} = {v}; {into}i = {i}; }}\n")
-            }
-        }
-    }
-}
-
-/// The text of all accumulators.
-struct States(Vec<State>);
-
-impl States {
-    /// Every field: accumulator, suffix, type.
-    fn fields(&self) -> impl Iterator<Item = (usize, &'static str, &'static str)> + '_ {
-        self.0.iter().enumerate().flat_map(|(a, s)| s.fields().into_iter().map(move |(f, t, _)| (a, f, t)))
-    }
-
-    /// Whether every field is a word.
-    fn words(&self) -> bool {
-        self.0.iter().all(|state| is_word(state.dtype))
-    }
-
-    /// Bytes of the states of one lane.
-    fn bytes(&self) -> usize {
-        self.fields().map(|(_, _, ty)| if ty == "vec2<u32>" { 8 } else { 4 }).sum()
-    }
-
-    fn start(&self, stem: &str) -> String {
-        let mut out = String::new();
-        for (a, state) in self.0.iter().enumerate() {
-            for (field, _, neutral) in state.fields() {
-                let _ = writeln!(out, "var {stem}{a}{field} = {neutral};");
-            }
-        }
-        out
-    }
-
-    /// States `into` take the states that `from` names by accumulator and field.
-    fn merge(&self, into: &str, from: impl Fn(usize, &str) -> String) -> String {
-        let combine = |(a, s): (usize, &State)| s.combine(&format!("{into}{a}"), &from(a, ""), &from(a, "i"));
-        self.0.iter().enumerate().map(combine).collect()
-    }
-
-    fn shared(&self, wg: u32) -> String {
-        self.fields().map(|(a, f, t)| format!("var<workgroup> t{a}{f}: array<{t}, {wg}>;\n")).collect()
-    }
-
-    /// Lanes of a workgroup meet; the state of the first lane of each result is whole then.
-    fn tree(&self, lanes: &Lanes) -> String {
-        if lanes.y == 1 || !lanes.tree {
-            return String::new();
-        }
-        let put: String = self.fields().map(|(a, f, _)| format!("t{a}{f}[lane] = a{a}{f};\n")).collect();
-        let apart = if lanes.inner { 1 } else { lanes.x };
-        let merge = self.merge("a", |a, f| format!("t{a}{f}[other]"));
-        let half = lanes.y / 2;
-        format!(
-            "{put}workgroupBarrier();\nfor (var half = {half}u; half > 0u; half = half >> 1u) {{\n\
-             if (y < half) {{\nlet other = lane + half * {apart}u;\n{merge}{put}}}\nworkgroupBarrier();\n}}\n"
-        )
-    }
-
-    /// Results of the accumulators, named `r0`, `r1` ...
-    fn results(&self) -> (String, Vec<String>) {
-        let mut text = String::new();
-        for (a, state) in self.0.iter().enumerate() {
-            let from = match state.kind {
-                AccKind::Arg { .. } => format!("bitcast<i32>(a{a}i)"),
-                AccKind::Reduce(_) => format!("a{a}"),
-            };
-            let _ = writeln!(text, "let r{a} = {from};");
-        }
-        (text, (0..self.0.len()).map(|a| format!("r{a}")).collect())
-    }
-}
 
 /// Four steps at once, so that four loads are under way: drivers do not unroll loops of unknown length.
 /// A long text is left alone. The counter is the same in every lane, which drivers on CPUs reward.
@@ -185,8 +36,14 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
         points("reduce", &group.dims)?;
     }
     let states = States(group.accs.iter().map(|a| State::new(a, cx)).collect::<Result<_>>()?);
-    let kernel = Reduction { cx, states, results, length };
-    let quads = cx.caps.allows(Fast::Quads) && kernel.quads();
+    let mut kernel = Reduction { cx, states, each: 1, results, length };
+    if cx.caps.allows(Fast::Quads) && kernel.takes_columns() {
+        let four = |state: &State| std::iter::repeat_n(state.clone(), 4);
+        kernel.states = States(kernel.states.0.iter().flat_map(four).collect());
+        (kernel.each, kernel.results) = (4, results / 4);
+    }
+    let results = kernel.results;
+    let quads = kernel.each == 1 && cx.caps.allows(Fast::Quads) && kernel.quads();
     let bytes = kernel.states.bytes();
     let lanes = choose::lanes(results, length, kernel.rows(), bytes, quads, cx.caps);
     // Scratch memory holds states that are words.
@@ -204,7 +61,11 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
 
 struct Reduction<'a> {
     cx: Cx<'a>,
+    /// Of each result that a lane accumulates, those of its first accumulator first.
     states: States,
+    /// Neighbouring results of a lane: 1, or 4.
+    each: usize,
+    /// Lanes' worth of results.
     results: usize,
     length: usize,
 }
@@ -292,6 +153,35 @@ impl<'a> Reduction<'a> {
         self.quad_rows() && fits && self.length >= 64 && loads.iter().any(quad)
     }
 
+    /// Whether a lane takes four neighbouring results at a time: columns that are read by vectors.
+    fn takes_columns(&self) -> bool {
+        let group = &*self.cx.step.group;
+        let outer = self.outer();
+        let plain = |e: &Expr| matches!(e, Expr::Load { .. } | Expr::Gather { .. });
+        let prologue = self.prologue();
+        let still = self.still(&prologue);
+        let mut exprs = self.exprs(&prologue);
+        let loads = self.moving_loads();
+        let quad = |(o, i): &(u16, IndexId)| {
+            self.cx.in_words(*o) && along_axis(self.index(*i), outer - 1) == Along::Quad
+        };
+        // What does not change along the columns would be computed anew at each step.
+        let once = exprs.any(|(id, e)| still[id as usize] && !matches!(e, Expr::Scalar { .. }));
+        let fits = self.exprs(&prologue).filter(|(_, e)| !plain(e)).count() <= 48;
+        outer > 0
+            && group.dims[outer - 1].is_multiple_of(4)
+            && choose::column_quads(self.results, self.length, self.cx.caps)
+            && !once
+            && fits
+            && !self.rows()
+            && loads.iter().any(quad)
+    }
+
+    /// How the neighbours that a lane takes see an index.
+    fn along(&self, index: &Index) -> Along {
+        if self.each > 1 { along_axis(index, self.outer() - 1) } else { along(index, true, false) }
+    }
+
     fn launches(&self, lanes: Lanes, quads: bool) -> Result<Lowered> {
         let parts = lanes.parts();
         let first = self.accumulate(lanes, quads)?;
@@ -325,15 +215,23 @@ impl<'a> Reduction<'a> {
         flagged
     }
 
-    /// Stores at result `o`.
+    /// Stores at the results of lane's worth `o`.
     fn print_epilogue(&self, k: &mut Kernel<'_>) -> Result<String> {
-        let group = &self.cx.step.group;
+        let group = &*self.cx.step.group;
         let (mut text, names) = self.states.results();
         let none = HashMap::new();
-        let space = Space { linear: Some("o".to_owned()), coords: None, rank: self.outer() };
-        let mut p = Printer::new(k, &group.body, space, &names, &none, "e");
-        p.stores(&group.stores)?;
-        text.push_str(&p.out);
+        for lane in 0..self.each {
+            let names: Vec<String> = names.iter().skip(lane).step_by(self.each).cloned().collect();
+            let at = if self.each > 1 { format!("o{lane}") } else { "o".to_owned() };
+            let space = Space { linear: Some(at.clone()), coords: None, rank: self.outer() };
+            let mut p = Printer::new(k, &group.body, space, &names, &none, "e");
+            p.stores(&group.stores)?;
+            if self.each > 1 {
+                let _ = write!(text, "{{\nlet {at} = o * 4u + {lane}u;\n{}}}\n", p.out);
+            } else {
+                text.push_str(&p.out);
+            }
+        }
         Ok(text)
     }
 
@@ -389,7 +287,7 @@ impl<'a> Reduction<'a> {
         for (_, expr) in self.exprs(&needed) {
             match expr {
                 Expr::Load { operand, index } => {
-                    let quad = quads && along(self.index(*index), true, false) == Along::Quad;
+                    let quad = (quads || self.each > 1) && self.along(self.index(*index)) == Along::Quad;
                     k.reads(*operand, if quad { Touch::Quad } else { Touch::Each });
                 }
                 Expr::Gather { operand, .. } => {
@@ -497,8 +395,13 @@ impl<'a> Reduction<'a> {
         let none = HashMap::new();
 
         // Once a result: coordinates, and every expression that the reduced axes do not change.
-        let space = Space { linear: Some("o".to_owned()), coords: None, rank: outer };
+        let columns = self.each > 1;
+        let first = if columns { "first_of" } else { "o" };
+        let space = Space { linear: Some(first.to_owned()), coords: None, rank: outer };
         let mut head = Printer::new(k, body, space, &[], &none, "h");
+        if columns {
+            head.line("let first_of = o * 4u;");
+        }
         let mut coords = head.coords();
         coords.resize(rank, "0u".to_owned());
         head.space = Space { linear: None, coords: Some(coords.clone()), rank };
@@ -506,12 +409,12 @@ impl<'a> Reduction<'a> {
             head.expr(id)?;
         }
         let whole = head.k.word("whole", self.length as i64);
-        head.line(&format!("let row = o * {whole};"));
-        let names = head.take_names();
+        head.line(&format!("let row = {first} * {whole};"));
+        let names = if columns { HashMap::new() } else { head.take_names() };
         let once = head.out;
 
         // At each step.
-        let lanes = if quads { 4 } else { 1 };
+        let lanes = if quads || columns { 4 } else { 1 };
         let position = if quads { "r4" } else { "r" };
         let space = Space { linear: Some("e".to_owned()), coords: None, rank };
         let mut base = Printer::new(k, body, space, &[], &none, "q");
@@ -525,9 +428,18 @@ impl<'a> Reduction<'a> {
         coords.extend(inner);
         base.space.coords = Some(coords.clone());
         let mut vectors = HashMap::new();
-        if quads {
+        let mut numbers = HashMap::new();
+        if quads || columns {
             for (operand, index) in self.moving_loads() {
-                if along(self.index(index), true, false) == Along::Quad && base.k.reads_quads(operand) {
+                let kind = self.along(self.index(index));
+                if columns && kind == Along::Same {
+                    let at = base.element(index)?.at;
+                    let name = format!("n{operand}_{index}");
+                    let text = base.k.load(operand, &at);
+                    base.line(&format!("let {name} = {text};"));
+                    numbers.insert((operand, index), name);
+                }
+                if kind == Along::Quad && base.k.reads_quads(operand) {
                     let at = base.element(index)?.at;
                     let name = format!("l{operand}_{index}");
                     let text = base.k.load_quad(operand, &at);
@@ -538,22 +450,30 @@ impl<'a> Reduction<'a> {
         }
         let mut out = base.out;
         for (lane, component) in XYZW.iter().enumerate().take(lanes) {
-            let ready: HashMap<_, _> =
+            let mut ready: HashMap<_, _> =
                 vectors.iter().map(|(key, v)| (*key, format!("{v}.{component}"))).collect();
+            ready.extend(numbers.clone());
             let mut here = coords.clone();
             let mut turn = String::new();
-            if quads {
+            if columns {
+                turn = format!(
+                    "let e{lane} = e + {lane}u * {whole};\nlet c{lane} = {} + {lane}u;\n",
+                    here[outer - 1]
+                );
+                here[outer - 1] = format!("c{lane}");
+            } else if quads {
                 let last = here.last_mut().expect("a quad lies along an axis");
                 turn = format!("let e{lane} = e + {lane}u;\nlet c{lane} = {last} + {lane}u;\n");
                 *last = format!("c{lane}");
             }
-            let linear = if quads { format!("e{lane}") } else { "e".to_owned() };
+            let linear = if lanes > 1 { format!("e{lane}") } else { "e".to_owned() };
             let space = Space { linear: Some(linear), coords: Some(here), rank };
             let mut p = Printer::new(k, body, space, &[], &ready, "p");
             p.give_names(&names);
             for (a, acc) in group.accs.iter().enumerate() {
                 let value = p.expr(acc.x)?;
                 let at = if quads { format!("r4 + {lane}u") } else { "r".to_owned() };
+                let a = a * self.each + if columns { lane } else { 0 };
                 let line = self.states.0[a].combine(&format!("g{a}"), &value, &at);
                 p.out.push_str(&line);
             }

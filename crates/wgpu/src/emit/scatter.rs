@@ -6,7 +6,7 @@ use wgrad_graph::{DType, Kind, Result, bail};
 
 use super::body::{Printer, Space};
 use super::kernel::{Cx, Kernel, Touch, wgsl_type};
-use super::reduce::{combined, neutral};
+use super::states::{combined, neutral};
 use super::{fold, points};
 use crate::choose;
 use crate::launch::{Launch, Lowered};

@@ -4,6 +4,7 @@
 mod graphs;
 mod hand;
 mod options;
+mod rows;
 mod sources;
 mod spaces;
 mod split;

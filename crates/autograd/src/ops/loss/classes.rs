@@ -192,9 +192,11 @@ fn by_index(x: Tensor, targets: Tensor, options: CrossEntropy) -> Result<Tensor>
     let op = "cross_entropy";
     let from = x.try_out()?.shape;
     let classes = Classes::new(op, [x, targets], axis, ignore_index, weight)?;
-    let [down, _] = shifted(classes.seen(x)?, axis)?;
+    let [down, top] = shifted(classes.seen(x)?, axis)?;
     let total = down.try_exp()?.try_sum(axis)?.try_log()?;
-    let mut each = classes.weigh(total.try_sub(classes.pick(down)?)?)?;
+    // Out of `x` itself, so that nothing as large has to be stored for it; lines that do not count drop out below.
+    let picked = classes.pick(x)?.try_sub(top.try_squeeze(axis)?)?;
+    let mut each = classes.weigh(total.try_sub(picked)?)?;
     if label_smoothing > 0.0 {
         let mut all = total.try_unsqueeze(classes.axis as i32)?.try_sub(down)?;
         if let Some(weight) = weight {
@@ -281,7 +283,7 @@ methods! { impl Tensor, Self;
         let Nll { axis, ignore_index, weight, reduction } = options;
         let x = float(self)?;
         let classes = Classes::new("nll", [x, targets], axis, ignore_index, weight)?;
-        let picked = classes.pick(classes.seen(x)?)?.try_neg()?;
+        let picked = classes.pick(x)?.try_neg()?;
         classes.reduce("nll", classes.weigh(picked)?, reduction)
     }
 
