@@ -54,7 +54,7 @@ pub const MATRIX_TRIANGULAR: &str = include_str!("matrix_triangular.wgsl");
 pub const MATRIX_LU: &str = include_str!("matrix_lu.wgsl");
 
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 23] = [
+pub const ALL: [(&str, &str); 24] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
     ("inverse", INVERSE),
