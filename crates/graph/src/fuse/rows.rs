@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::MAX_ROW_EXPRS;
 use super::draft::Draft;
 use super::merge::Merger;
-use crate::{AccKind, DeviceKind, Expr, ExprId, Group, Index, Kind, RowStage, Val, View};
+use crate::{AccKind, DeviceKind, Expr, ExprId, Group, Index, Kind, RowStage, Val};
 
 /// Most transcendental operations of one point that are computed again for a later level.
 const MOST_AGAIN: usize = 4;
@@ -240,7 +240,12 @@ impl Merger<'_, '_> {
         merged.group.stores.retain(|s| !(kg.operands.contains(&s.val) && gone(s.val)));
         merged.compact();
         merged.join_accs();
-        if self.cut.caps.kind == DeviceKind::Cpu && !merged.group.rows_lie_together() {
+        let apart = match self.cut.caps.kind {
+            DeviceKind::Cpu => !merged.group.rows_lie_together() || !merged.group.rows_end_in_order(),
+            DeviceKind::SoftwareGpu => !merged.group.rows_lie_together(),
+            _ => false,
+        };
+        if apart {
             return Err(Some("the elements of a row lie apart in memory"));
         }
         self.again(&merged.group)?;
@@ -357,20 +362,26 @@ impl Group {
 }
 
 impl Group {
-    /// Whether rows are read and written from end to end, one after the other.
+    /// Whether neighbours in memory are neighbours in a row.
     fn rows_lie_together(&self) -> bool {
         let outer = self.outer().len();
-        let along = |view: &View| {
+        let along = |i: u16| {
+            let view = &index(self, i).views[0];
             let unit = |axes: std::ops::Range<usize>| {
                 axes.into_iter().any(|a| view.strides[a] == 1 && self.dims[a] > 1)
             };
             view.dims.len() < self.dims.len() || unit(outer..self.dims.len()) || !unit(0..outer)
         };
         let loads = self.body.exprs.iter().all(|(expr, _)| match expr {
-            Expr::Load { index: i, .. } => along(&index(self, *i).views[0]),
+            Expr::Load { index: i, .. } => along(*i),
             _ => true,
         });
-        loads && self.stores.iter().all(|s| index(self, s.index).is_linear())
+        loads && self.stores.iter().all(|s| along(s.index))
+    }
+
+    /// Whether rows are written one after the other, so that parts of them are parts of memory.
+    fn rows_end_in_order(&self) -> bool {
+        self.stores.iter().all(|s| index(self, s.index).is_linear())
     }
 }
 
