@@ -13,6 +13,7 @@
     reason = "tables of closures; ranges that run backwards and products with zero are what is tested"
 )]
 
+mod attention;
 mod conv;
 mod devices;
 mod dtypes;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         eprintln!("{line}");
     }
     let modules = [
+        ("attention", attention::tests()),
         ("conv", conv::tests()),
         ("house", house::tests()),
         ("layers", layers::tests()),

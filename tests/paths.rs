@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use wgrad::nn::{AdamW, AdamWConfig, Mlp, Module, Optimizer, Rng};
-use wgrad::{Context, DType, Fast, HostTensor, Off, Pass, Result, Tensor, vjp};
+use wgrad::{Attention, Context, DType, Fast, HostTensor, Off, Pass, Result, Tensor, vjp};
 
 use crate::{Subject, halves};
 
@@ -55,6 +55,15 @@ fn results(ctx: &Context) -> Result<Vec<Vec<f64>>> {
         made.push(y);
     }
     made.push(ctx.pass(|p| numbers(p, &[3, 70, 900], 4)?.try_matmul(numbers(p, &[900, 66], 5)?)?.to_vec())?);
+    made.extend(ctx.pass(|p| {
+        let [q, g] = [numbers(p, &[2, 65, 4, 24], 6)?, numbers(p, &[2, 4, 65, 24], 9)?];
+        let [k, v] = [numbers(p, &[2, 2, 70, 24], 7)?, numbers(p, &[2, 2, 70, 24], 8)?];
+        let options = Attention { causal: true, ..Attention::default() };
+        let x = [q.try_transpose(1, 2)?, k, v];
+        let y = x[0].try_scaled_dot_product_attention(x[1], x[2], options)?;
+        let dx = vjp(&[y], &[g], &x)?;
+        [y].into_iter().chain(dx).map(|x| x.to_vec::<f64>()).collect::<Result<Vec<_>>>()
+    })?);
     for (_, y) in ctx.pass(|p| {
         let made = halves::programs(p, DType::F16).into_iter();
         made.map(|(name, y)| Ok((name, y.to_vec::<f64>()?))).collect::<Result<Vec<_>>>()

@@ -53,8 +53,11 @@ pub const MATRIX_TRIANGULAR: &str = include_str!("matrix_triangular.wgsl");
 /// Elimination with row exchanges, one workgroup a matrix.
 pub const MATRIX_LU: &str = include_str!("matrix_lu.wgsl");
 
+/// Attention and its gradients by tiles.
+pub const ATTENTION_TILE: &str = include_str!("attention_tile.wgsl");
+
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 24] = [
+pub const ALL: [(&str, &str); 25] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
     ("inverse", INVERSE),
@@ -79,6 +82,7 @@ pub const ALL: [(&str, &str); 24] = [
     ("matrix_cholesky", MATRIX_CHOLESKY),
     ("matrix_triangular", MATRIX_TRIANGULAR),
     ("matrix_lu", MATRIX_LU),
+    ("attention_tile", ATTENTION_TILE),
 ];
 
 /// The files of functions, of which one may call another's.

@@ -113,6 +113,7 @@ impl Coverage {
                 Kind::MatMul { .. } => "matmul",
                 Kind::Scatter { .. } => "scatter",
                 Kind::Whole(_) => "whole",
+                Kind::Attention(..) => "attention",
                 Kind::Custom(_) => "custom",
             };
             *self.kinds.entry(kind).or_default() += 1;

@@ -29,6 +29,7 @@ pub(super) fn kernels(group: &Group) -> &'static str {
             Matrix::Solve | Matrix::Slogdet | Matrix::Det => "matrix_lu",
         },
         Kind::Whole(other) => panic!("{} has no kernel of its own", other.name()),
+        Kind::Attention(..) => "attention_tile",
         Kind::Custom(_) => "the user's",
     }
 }

@@ -91,6 +91,54 @@ fn attention(all: &mut Vec<Case>) {
         [float([3, 4], -1.5, 1.5), float([5, 4], -1.5, 1.5), float([5, 2], -1.5, 1.5)],
         |_, x| attend(x, Attention::default()),
     ));
+    for d in [1, 3, 64, 80, 256] {
+        let [l, s, e] = if d > 64 { [2, 3, d] } else { [3, 4, d.min(5)] };
+        let operands =
+            [float([1, l, d], -1.5, 1.5), float([1, s, d], -1.5, 1.5), float([1, s, e], -1.5, 1.5)];
+        let one = case(format!("scaled_dot_product_attention head of {d}"), operands, |_, x| {
+            attend(x, Attention { causal: true, ..Default::default() })
+        });
+        all.push(if d > 64 { one.once() } else { one });
+    }
+    // Longer than a block in both directions, by odd numbers.
+    for (name, l, s, causal) in [("blocks", 131, 67, false), ("causal blocks", 67, 131, true)] {
+        let operands =
+            [float([2, l, 5], -1.5, 1.5), float([1, s, 5], -1.5, 1.5), float([1, s, 3], -1.5, 1.5)];
+        let options = Attention { causal, ..Default::default() };
+        all.push(
+            case(format!("scaled_dot_product_attention {name}"), operands, move |_, x| attend(x, options))
+                .large(),
+        );
+    }
+    for (name, l, s) in [("one query", 1, 5), ("one key", 4, 1), ("no query", 0, 5), ("no key", 4, 0)] {
+        let operands =
+            [float([2, l, 3], -1.5, 1.5), float([2, s, 3], -1.5, 1.5), float([2, s, 2], -1.5, 1.5)];
+        all.push(case(format!("scaled_dot_product_attention {name}"), operands, |_, x| {
+            attend(x, Attention { causal: true, ..Default::default() })
+        }));
+    }
+    all.push(case(
+        "scaled_dot_product_attention of heads after time",
+        [float([2, 3, 4, 5], -1.5, 1.5), float([2, 6, 2, 5], -1.5, 1.5), float([2, 6, 2, 5], -1.5, 1.5)],
+        |_, x| {
+            let [q, k, v] = [x[0], x[1], x[2]].map(|x| x.transpose(1, 2));
+            attend(&[q, k, v], Attention::default()).transpose(1, 2)
+        },
+    ));
+    all.push(case(
+        "scaled_dot_product_attention shared by a batch",
+        [float([3, 2, 4, 5], -1.5, 1.5), float([1, 2, 6, 5], -1.5, 1.5), float([1, 2, 6, 5], -1.5, 1.5)],
+        |_, x| attend(x, Attention::default()),
+    ));
+    all.push(case(
+        "scaled_dot_product_attention one head of queries, batches of batches",
+        [
+            float([2, 1, 1, 4, 3], -1.5, 1.5),
+            float([2, 3, 2, 5, 3], -1.5, 1.5),
+            float([2, 3, 2, 5, 3], -1.5, 1.5),
+        ],
+        |_, x| attend(x, Attention { causal: true, ..Default::default() }),
+    ));
     for (name, pairing) in [("half", Pairing::Half), ("interleaved", Pairing::Interleaved)] {
         let operands = [float([2, 3, 5, 8], -2.0, 2.0), float([5, 4], -1.0, 1.0), float([5, 4], -1.0, 1.0)];
         all.push(case(format!("rope {name}"), operands, move |_, x| x[0].rope(x[1], x[2], pairing)));

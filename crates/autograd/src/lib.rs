@@ -4,6 +4,7 @@
 //! into the pass; [`vjp`] records the gradient there too; a pass that ends is cut into a graph, planned
 //! once for its structure, and submitted. Read `pass.rs` first, then `record.rs`, `flush.rs`, `vjp.rs`.
 
+mod attention_rules;
 mod capture;
 mod checkpoint;
 mod context;

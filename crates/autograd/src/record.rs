@@ -1,7 +1,7 @@
 //! Recording: the one way in which an operation enters a pass.
 
 use smallvec::SmallVec;
-use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Op, Out, Result, Shape, Ticket, bail, infer};
+use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Op, Out, Result, Shape, Ticket, bail, infer_all};
 
 use crate::flight;
 use crate::line;
@@ -235,8 +235,27 @@ enum Appended {
     Half(DType),
 }
 
+/// Records an operation with several results, which takes halves as they are; gives all of them.
+pub(crate) fn results(what: Recorded<'_>, at: At) -> Result<SmallVec<[Tensor; 3]>> {
+    let _recording = profiling::recording();
+    let (at, mut all) = (line::or(at), SmallVec::new());
+    append_all(None, what, at, false, Some(&mut all))?;
+    Ok(all)
+}
+
 /// Records an operation as it is, unless it is asked about halves and computes with them.
 fn append(pass: Option<OpenPass>, what: Recorded<'_>, at: At, halves: bool) -> Result<Appended> {
+    append_all(pass, what, at, halves, None)
+}
+
+/// As [`append`]; `all` gets every result.
+fn append_all(
+    pass: Option<OpenPass>,
+    what: Recorded<'_>,
+    at: At,
+    halves: bool,
+    all: Option<&mut SmallVec<[Tensor; 3]>>,
+) -> Result<Appended> {
     let Recorded { op, x, to, dtype } = what;
     let pass = match pass {
         Some(pass) if x.iter().all(|t| t.pass().is_none_or(|p| p == pass)) => pass,
@@ -256,7 +275,8 @@ fn append(pass: Option<OpenPass>, what: Recorded<'_>, at: At, halves: bool) -> R
         }
         error.at(at)
     };
-    let out = infer(op, &outs, to, dtype).map_err(describe)?;
+    let made = infer_all(op, &outs, to, dtype).map_err(describe)?;
+    let out = made[0];
     if out.dtype == DType::F64 && !wide {
         return Err(describe(Error::new(ErrorKind::DType, op.name(), "this device does not store f64")));
     }
@@ -270,7 +290,11 @@ fn append(pass: Option<OpenPass>, what: Recorded<'_>, at: At, halves: bool) -> R
     // A value that is never stored may be larger than a buffer; the planner refuses it where it is not.
     let grad = !pass::is_no_grad(pass);
     let node = node(op, ins, Source::Operation, grad, at);
-    let key = pool.push(node, &[out]);
+    let key = pool.push(node, &made);
+    if let Some(all) = all {
+        let outs = pool.nodes.last().into_iter().flat_map(|node| &node.outs);
+        all.extend(outs.map(|out| Tensor::of_pass(pass, out.key, at)));
+    }
     if state.spend(pass)? {
         drop(state);
         flight::throttle(pass.context);

@@ -31,6 +31,11 @@ pub(crate) struct Site<'a> {
 pub(crate) fn gradient(site: &Site<'_>) -> Result<SmallVec<[Option<Tensor>; 4]>> {
     let Site { op, x, out, needs, .. } = *site;
     let mut dx: SmallVec<[Option<Tensor>; 4]> = smallvec![None; x.len()];
+    match op {
+        Op::Attention(attend) => return crate::attention_rules::gradient(attend, site),
+        Op::AttentionGrad(attend) => return crate::attention_rules::second(attend, site),
+        _ => {}
+    }
     let [Some(g)] = *site.dout else {
         if site.dout.len() > 1 {
             bail!(Gradient, op.name(), "has several results and no gradient rule");
@@ -107,6 +112,7 @@ pub(crate) fn gradient(site: &Site<'_>) -> Result<SmallVec<[Option<Tensor>; 4]>>
                 return crate::line_rules::gradient(kind, along, site, g);
             }
             Op::Matrix(kind) => return crate::matrix_rules::gradient(kind, site, g),
+            Op::Attention(_) | Op::AttentionGrad(_) => unreachable!("has a rule of its own, above"),
             Op::Custom(_) => bail!(Gradient, "custom", "custom has no gradient"),
         };
     }

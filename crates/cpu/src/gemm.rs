@@ -29,12 +29,37 @@ impl<T> Mat<'_, T> {
 ///
 /// # Panics
 /// When an operand does not lie in its memory.
-pub(crate) fn product<T: Copy + Default + 'static>(
+pub(crate) fn product<T: Copy + Default + PartialEq + 'static>(
+    sizes: (usize, usize, usize),
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    y: (&mut [T], usize),
+    one: T,
+    parallel: bool,
+) {
+    gemm(sizes, a, b, y, [T::default(), one], parallel);
+}
+
+/// `y += a b`, as [`product`], by one thread.
+///
+/// # Panics
+/// When an operand does not lie in its memory.
+pub(crate) fn add_product(
+    sizes: (usize, usize, usize),
+    a: Mat<'_, f32>,
+    b: Mat<'_, f32>,
+    y: (&mut [f32], usize),
+) {
+    gemm(sizes, a, b, y, [1.0, 1.0], false);
+}
+
+/// `y = keep y + one a b`.
+fn gemm<T: Copy + Default + PartialEq + 'static>(
     (m, n, k): (usize, usize, usize),
     a: Mat<'_, T>,
     b: Mat<'_, T>,
     (y, wide): (&mut [T], usize),
-    one: T,
+    [keep, one]: [T; 2],
     parallel: bool,
 ) {
     let fits = wide >= n && y.len() >= (m - 1) * wide + n;
@@ -50,14 +75,14 @@ pub(crate) fn product<T: Copy + Default + 'static>(
             y.as_mut_ptr(),
             1,
             wide as isize,
-            false,
+            keep != T::default(),
             a.data.as_ptr().add(a.start),
             a.cols as isize,
             a.rows as isize,
             b.data.as_ptr().add(b.start),
             b.cols as isize,
             b.rows as isize,
-            T::default(),
+            keep,
             one,
             false,
             false,

@@ -2,6 +2,7 @@
 
 mod access;
 mod argsort;
+mod attention;
 mod cpu;
 mod custom;
 mod digits;

@@ -66,7 +66,9 @@ enum Place {
 }
 
 /// A number of a matrix.
-trait Float: Pod + Default + Send + Sync + std::ops::Mul<Output = Self> + std::ops::AddAssign {
+trait Float:
+    Pod + Default + PartialEq + Send + Sync + std::ops::Mul<Output = Self> + std::ops::AddAssign
+{
     const ONE: Self;
 }
 impl Float for f32 {

@@ -1,6 +1,7 @@
 //! The f64 oracle: interprets a plan's graph node by node, plainly, with every float stored as f64.
 //! All other executors are checked against it.
 
+mod attention;
 mod eval;
 mod matrix;
 mod value;

@@ -10,6 +10,7 @@ use wgrad_graph::{
 };
 
 use crate::access::Turned;
+use crate::attention::Attention;
 use crate::machine::{self, Chunk, Env, Flag, Operand, OutOfRange};
 use crate::matmul::Product;
 use crate::memory::{Block, State};
@@ -69,6 +70,7 @@ pub(crate) enum Work {
     MatMul { product: Product, direct: Option<usize> },
     Scatter(Scatter),
     Whole(Op),
+    Attention(Attention),
     Custom,
 }
 
@@ -123,10 +125,14 @@ impl Compiled {
                 }
             }
             Kind::Whole(op) => Work::Whole(op),
+            Kind::Attention(..) => match Attention::new(group, &operands) {
+                Some(attention) => Work::Attention(attention),
+                None => unreachable!("the kind is an attention"),
+            },
             Kind::Custom(_) => Work::Custom,
         };
         let (mut tail, natural) = match work {
-            Work::Scatter(_) | Work::Whole(_) | Work::Custom | Work::Rows(_) => {
+            Work::Scatter(_) | Work::Whole(_) | Work::Attention(_) | Work::Custom | Work::Rows(_) => {
                 let space = Space { dims: &[0], order: &[0], accs: 0, spread: 0 };
                 (Program::new(&Body::default(), &[], &[], &space), true)
             }
@@ -261,6 +267,20 @@ impl Compiled {
                         })
                         .collect();
                     whole::run(*op, &ins, &node.outs, outs, &flag);
+                });
+                copies.into_iter().flatten().for_each(|block| state.give(block));
+            }
+            Work::Attention(attention) => {
+                let copies = self.copies(arena, &reads, &writes, state, |_, _| false);
+                self.write(arena, &reads, &writes, &copies, &mut |operands, outs| {
+                    let mut ins = Vec::with_capacity(operands.len());
+                    for operand in operands {
+                        match operand {
+                            Operand::Bytes { bytes, .. } => ins.push(*bytes),
+                            Operand::Output(_) => unreachable!("copied above"),
+                        }
+                    }
+                    attention.run(&ins, outs);
                 });
                 copies.into_iter().flatten().for_each(|block| state.give(block));
             }

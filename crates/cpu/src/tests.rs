@@ -1,5 +1,6 @@
 //! The executor against the oracle, fused against unfused, through real plans.
 
+mod attention;
 mod device;
 mod random;
 mod rows;

@@ -37,11 +37,13 @@ pub enum Fast {
     EqualPasses,
     /// Several reductions along one row, and what lies between and after them, in one kernel.
     RowPrograms,
+    /// Attention by blocks, without its weights in memory.
+    FlashAttention,
 }
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 15] = [
+    pub const ALL: [Fast; 16] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
@@ -57,6 +59,7 @@ impl Fast {
         Fast::Repeats,
         Fast::EqualPasses,
         Fast::RowPrograms,
+        Fast::FlashAttention,
     ];
 
     /// The name by which it is switched off.
@@ -77,6 +80,7 @@ impl Fast {
             Fast::Repeats => "repeats",
             Fast::EqualPasses => "equal_passes",
             Fast::RowPrograms => "row_programs",
+            Fast::FlashAttention => "flash_attention",
         }
     }
 

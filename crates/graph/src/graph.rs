@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::{Caps, DType, Op, Result, Shape, infer};
+use crate::{Caps, DType, Op, Result, Shape, infer_all};
 
 /// Index of a node in its graph.
 pub type NodeId = u32;
@@ -160,18 +160,18 @@ impl Graph {
         self.nodes.len() as NodeId - 1
     }
 
-    /// Appends `op` on `inputs`; `to` is the result's shape where the operation does not tell it
+    /// Appends `op` on `inputs`, and gives its (first) result; `to` is the result's shape where the operation does not tell it
     /// (reshape, expand, slice, pad, creation).
     ///
     /// # Errors
     /// `Shape`, `DType` or `Argument`, when the operands do not fit the operation.
     pub fn add(&mut self, op: Op, inputs: &[Val], to: Option<Shape>, dtype: Option<DType>) -> Result<Val> {
         let ins: SmallVec<[Out; 4]> = inputs.iter().map(|v| self.out(*v)).collect();
-        let out = infer(op, &ins, to, dtype)?;
+        let outs = infer_all(op, &ins, to, dtype)?;
         Ok(Val::of(self.push(Node {
             op,
             inputs: inputs.into(),
-            outs: SmallVec::from_buf([out]),
+            outs,
             after: SmallVec::new(),
             segment: 0,
             at: None,
@@ -217,6 +217,7 @@ impl fmt::Display for Graph {
                     write!(f, " axis {axis} size {size} step {step} dilation {dilation}")?;
                 }
                 Op::Diagonal { a, b } => write!(f, " axes {a} {b}")?,
+                Op::Attention(attend) | Op::AttentionGrad(attend) if attend.causal => write!(f, " causal")?,
                 Op::Permute(perm) => write!(f, " perm {:?}", &perm[..node.outs[0].shape.rank()])?,
                 _ => {}
             }

@@ -83,6 +83,9 @@ pub enum Kind {
     },
     /// An operation for which [`Op::is_whole`] holds, on row-major operands and outputs; no body.
     Whole(Op),
+    /// [`Op::Attention`] or [`Op::AttentionGrad`]; no body. For each operand of the node its number and an index of
+    /// one view over its own shape, without ranges; outputs are row-major.
+    Attention(Op, SmallVec<[(u16, IndexId); 8]>),
     /// A user's kernel on row-major operands and outputs; no body.
     Custom(CustomId),
 }
@@ -178,7 +181,7 @@ impl fmt::Display for Group {
             Kind::Row => format!("row program of {}", counted(self.row_levels(), "level")),
             Kind::MatMul { .. } => "matmul".to_owned(),
             Kind::Scatter { kind, .. } => kind.scatter_name().to_owned(),
-            Kind::Whole(op) => op.name().to_owned(),
+            Kind::Whole(op) | Kind::Attention(op, _) => op.name().to_owned(),
             Kind::Custom(id) => format!("custom {:x}", id.0),
         };
         let outs: Vec<_> = self.stores.iter().map(|s| s.val).collect();

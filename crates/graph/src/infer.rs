@@ -1,5 +1,7 @@
 //! Shapes and dtypes of results: the single door through which an operation enters a graph.
 
+use smallvec::SmallVec;
+
 use crate::{Binary, DType, MAX_RANK, Matrix, Op, Out, Result, Scan, Shape, Unary, bail};
 
 /// Shape and dtype of `op` on `ins`. `to` and `dtype` are what the operation itself does not tell
@@ -14,7 +16,9 @@ use crate::{Binary, DType, MAX_RANK, Matrix, Op, Out, Result, Scan, Shape, Unary
 pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Result<Out> {
     let name = op.name();
     let arity = match op {
-        Op::Input | Op::Custom(_) => bail!(Argument, name, "has no rule of its own for shapes"),
+        Op::Input | Op::Custom(_) | Op::Attention(_) | Op::AttentionGrad(_) => {
+            bail!(Argument, name, "has no rule of its own for shapes")
+        }
         Op::Scalar | Op::Iota { .. } => 0,
         Op::Random => 4,
         Op::Select | Op::SliceAssignAt { .. } => 3,
@@ -68,7 +72,7 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
         Ok(())
     };
     Ok(match op {
-        Op::Input | Op::Custom(_) => unreachable!("refused above"),
+        Op::Input | Op::Custom(_) | Op::Attention(_) | Op::AttentionGrad(_) => unreachable!("refused above"),
         Op::Scalar => Out { shape: Shape::SCALAR, dtype: to_dtype()? },
         Op::Iota { axis } => {
             let (shape, dtype) = (to_shape()?, to_dtype()?);
@@ -301,6 +305,17 @@ pub fn infer(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Re
         }
         Op::Matrix(kind) => matrix(kind, ins)?,
     })
+}
+
+/// As [`infer`], of operations with several results too.
+///
+/// # Errors
+/// As [`infer`].
+pub fn infer_all(op: Op, ins: &[Out], to: Option<Shape>, dtype: Option<DType>) -> Result<SmallVec<[Out; 1]>> {
+    match op.attend() {
+        Some(attend) => crate::attend::infer(op, attend, ins),
+        None => Ok(SmallVec::from_buf([infer(op, ins, to, dtype)?])),
+    }
 }
 
 fn fits(name: &str, dims: &[usize]) -> Result<Shape> {

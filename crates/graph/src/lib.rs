@@ -4,6 +4,7 @@
 //! Read [`Op`] first, then [`Graph`], [`Group`] and [`Plan`]. Nothing here knows a device, a file or
 //! a clock; every value prints.
 
+mod attend;
 mod backend;
 mod bytes;
 mod compose;
@@ -29,6 +30,7 @@ mod shape;
 mod tests;
 mod watch;
 
+pub use attend::{Attend, Heads};
 pub use backend::{Args, Backend, BufferId, Caps, DeviceKind, LeafArg, Memory, Pending, Prepared, Ticket};
 pub use bytes::Bytes;
 pub use digits::{Digits, Line, stride, terms};
@@ -40,7 +42,7 @@ pub use group::{Acc, AccKind, Body, Expr, ExprId, Group, IndexId, Kind, Store};
 pub use half::{bf16, f16};
 pub use host::{Element, HostTensor};
 pub use index::{Dynamic, Index, View};
-pub use infer::infer;
+pub use infer::{infer, infer_all};
 pub use op::{Binary, Matrix, Op, Perm, Reduce, Scan, Steps, Unary};
 pub use plan::{Home, Leaf, LeafKind, Loc, Options, Output, Plan, PlanMemory, Slot, Step};
 pub use planner::{Root, plan, plan_watched};

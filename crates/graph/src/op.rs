@@ -1,7 +1,7 @@
 //! The operations: about thirty leaves in families. Shapes are explicit here: broadcasting, dtype
 //! promotion and `keepdim` are undone by the tensor methods before an operation reaches the graph.
 
-use crate::{Axes, CustomId, DType, MAX_RANK};
+use crate::{Attend, Axes, CustomId, DType, MAX_RANK};
 
 /// Where each axis of the result comes from: result axis `i` is operand axis `perm[i]`.
 pub type Perm = [u8; MAX_RANK];
@@ -150,6 +150,10 @@ pub enum Op {
     },
     /// A factorisation or a solution of small matrices: one an index of the leading axes.
     Matrix(Matrix),
+    /// Weighted sums of values, see [`Attend`].
+    Attention(Attend),
+    /// The gradients of [`Op::Attention`]'s queries, keys and values.
+    AttentionGrad(Attend),
     /// A user's kernel.
     Custom(CustomId),
 }
@@ -342,6 +346,8 @@ impl Op {
             Op::Scan { kind, .. } => kind.name(),
             Op::ArgSort { .. } => "argsort",
             Op::Matrix(kind) => kind.name(),
+            Op::Attention(_) => "scaled_dot_product_attention",
+            Op::AttentionGrad(_) => "scaled_dot_product_attention_grad",
             Op::Custom(_) => "custom",
         }
     }
@@ -350,6 +356,14 @@ impl Op {
     /// row-major: nothing fuses into it.
     pub fn is_whole(&self) -> bool {
         matches!(self, Op::Scan { .. } | Op::ArgSort { .. } | Op::Matrix(_))
+    }
+
+    /// The attention that the operation computes or differentiates.
+    pub fn attend(&self) -> Option<Attend> {
+        match self {
+            Op::Attention(attend) | Op::AttentionGrad(attend) => Some(*attend),
+            _ => None,
+        }
     }
 
     /// Whether the operation computes with elements rather than moving, choosing or converting them. Such an

@@ -1,5 +1,6 @@
 //! Plans against a direct interpretation of their graphs, without a device.
 
+mod attend;
 mod direct;
 mod hand;
 mod index;

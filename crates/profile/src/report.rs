@@ -298,6 +298,7 @@ fn what(plan: &Plan, group: &Group) -> String {
         Kind::MatMul { .. } => "matmul",
         Kind::Scatter { .. } => "scatter",
         Kind::Whole(_) => "whole",
+        Kind::Attention(..) => "attention",
         Kind::Custom(_) => "custom",
     };
     format!("{kind}: {}", ops.join(" "))

@@ -305,3 +305,21 @@ pub(crate) fn runs_to_end(turns: usize, caps: &Caps) -> bool {
     // llvmpipe counts the turns of all loops of an invocation together, and leaves them silently at 65535.
     !software(caps) || turns < 65_000
 }
+
+/// Features up to which one kernel accumulates the gradients of keys and of values.
+pub(crate) const ATTENTION_BOTH: usize = 64;
+
+/// Features, rounded up, that an invocation of an attention accumulates; `None` where the device has too little.
+pub(crate) fn attention_class(width: usize, resident: bool, caps: &Caps) -> Option<usize> {
+    // 128 invocations; own and other rows of 32 features each, 8 KiB, and 64 x 64 weights, 16 KiB. Own rows that
+    // stay take 8 KiB more, and a place for the rows' extremes.
+    let bytes = if resident { 43_008 } else { 32_768 };
+    let fits = caps.max_invocations >= 128 && caps.shared_bytes >= bytes;
+    [32, 64, 128, 256].into_iter().find(|class| width <= *class && fits)
+}
+
+/// Rounds of all loops of an attention's invocation that walks over `rows` rows.
+pub(crate) fn attention_turns(rows: usize, features: usize) -> usize {
+    // Of a tile of 64 rows: 13 for 32 features of each product, 64 rows and their staging for each sum.
+    rows.div_ceil(64) * (2 * features.div_ceil(32) * 14 + 2 * 100)
+}

@@ -5,6 +5,7 @@
 //! strides and offsets are parameter words. So equal layers share kernels.
 
 mod argsort;
+mod attention;
 mod batch;
 mod body;
 mod cx;
@@ -47,6 +48,7 @@ pub(crate) fn lower(step: &Step, graph: &Graph, scalars: &[NodeId], caps: &Caps)
         Kind::MatMul { .. } => matmul::lower(cx),
         Kind::Scatter { .. } => scatter::lower(cx),
         Kind::Whole(op) => whole::lower(cx, *op),
+        Kind::Attention(op, ins) => attention::lower(cx, *op, ins),
         Kind::Custom(id) => custom(cx, *id),
     };
     // The line of the user that made the last node tells most about a kernel that does not fit.

@@ -1,9 +1,12 @@
 //! Attention and rotary positions.
 
-use wgrad_graph::{DType, Shape};
+use std::panic::Location;
 
-use super::{cast, iota, reshape, shape};
-use crate::{Result, Tensor};
+use wgrad_graph::{Attend, DType, Heads, Op, Shape};
+
+use super::{cast, expand, iota, reshape, shape};
+use crate::record::{self, Recorded};
+use crate::{Result, Tensor, table};
 
 /// Options of [`Tensor::scaled_dot_product_attention`].
 #[derive(Copy, Clone, Debug)]
@@ -45,7 +48,7 @@ const UNSEEN: f64 = -1e30;
 
 /// Truth values of what is seen, and numbers to add, of a mask.
 #[track_caller]
-fn parts(mask: Option<Tensor>) -> Result<[Option<Tensor>; 2]> {
+pub(crate) fn parts(mask: Option<Tensor>) -> Result<[Option<Tensor>; 2]> {
     let Some(mask) = mask else { return Ok([None, None]) };
     match mask.try_out()?.dtype {
         DType::Bool => Ok([Some(mask), None]),
@@ -59,7 +62,7 @@ fn parts(mask: Option<Tensor>) -> Result<[Option<Tensor>; 2]> {
 
 /// `softmax(scores)` over what is seen; where nothing is, zeros.
 #[track_caller]
-fn weights(scores: Tensor, seen: Option<Tensor>) -> Result<Tensor> {
+pub(crate) fn weights(scores: Tensor, seen: Option<Tensor>) -> Result<Tensor> {
     let Some(seen) = seen else { return scores.try_softmax(-1) };
     let scores = seen.try_select(scores, UNSEEN)?;
     let top = scores.try_max_keepdim(-1)?.try_detach()?;
@@ -76,6 +79,88 @@ fn heads(x: Tensor, count: usize, rows: usize) -> Result<Tensor> {
     let from = x.try_out()?.shape;
     let rank = from.rank();
     reshape(x, from.with(rank - 3, count).with(rank - 2, rows))
+}
+
+/// What is seen of keys that are not after their query.
+#[track_caller]
+pub(crate) fn past(beside: Tensor, seen: Option<Tensor>, [rows, keys]: [usize; 2]) -> Result<Tensor> {
+    let square = Shape::from([rows, keys]);
+    let past = iota(beside, square, 0, DType::I32)?.try_ge(iota(beside, square, 1, DType::I32)?)?;
+    match seen {
+        Some(seen) => seen.try_and(past),
+        None => Ok(past),
+    }
+}
+
+/// The attention as one leaf, where operands and device allow it.
+#[track_caller]
+fn leaf(q: Tensor, k: Tensor, v: Tensor, options: Attention<'_>) -> Result<Option<Tensor>> {
+    let outs = [q.try_out()?, k.try_out()?, v.try_out()?];
+    let mask = match options.mask {
+        Some(mask) => Some((mask, mask.try_out()?)),
+        None => None,
+    };
+    let computed = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
+    let masks = |dtype| dtype == DType::Bool || computed(dtype);
+    let rank = outs[0].shape.rank();
+    if rank < 2
+        || outs.iter().any(|x| x.shape.rank() != rank || !computed(x.dtype))
+        || options.dropout > 0.0
+        || mask.is_some_and(|(_, out)| !masks(out.dtype))
+    {
+        return Ok(None);
+    }
+    // Leading axes, heads and matrices; matrices alone have one head.
+    let [a, b, c] = outs.map(|x| x.shape);
+    let cut = rank.saturating_sub(3);
+    let count = |x: Shape| if rank > 2 { x[cut] } else { 1 };
+    let (h, g) = (count(a).max(count(b)), if count(a) == 1 { count(b) } else { count(b).min(count(a)) });
+    let lead = |x: Shape| Shape::new(&x.dims()[..cut]);
+    let Some(leads) = lead(a).broadcast(&lead(b)).and_then(|x| x.broadcast(&lead(c))) else {
+        return Ok(None);
+    };
+    let heads =
+        Heads { b: leads.elems(), h, g, l: a[rank - 2], s: b[rank - 2], d: a[rank - 1], e: c[rank - 1] };
+    let fits = b[rank - 1] == heads.d
+        && c[rank - 2] == heads.s
+        && count(c) == count(b)
+        && g > 0
+        && h % g == 0
+        && [1, h].contains(&count(a));
+    let full = |count: usize, rows: usize, width: usize| {
+        let tail: &[usize] = if rank > 2 { &[count, rows, width] } else { &[rows, width] };
+        Shape::new(&[leads.dims(), tail].concat())
+    };
+    let whole = full(h, heads.l, heads.s);
+    let fits = fits && mask.is_none_or(|(_, out)| out.shape.broadcast(&whole) == Some(whole));
+    let state = table::lock(q.context)?;
+    let suits = fits && heads.suit(state.backend.caps());
+    drop(state);
+    if !suits {
+        return Ok(None);
+    }
+    let as_leaf = |x: Tensor, count: usize, rows: usize, width: usize| {
+        reshape(expand(x, full(count, rows, width))?, Shape::from([heads.b, count, rows, width]))
+    };
+    let q = match options.scale {
+        Some(scale) => q.try_mul(scale)?,
+        None => q,
+    };
+    let mut x = vec![
+        as_leaf(q, h, heads.l, heads.d)?,
+        as_leaf(k, g, heads.s, heads.d)?,
+        as_leaf(v, g, heads.s, heads.e)?,
+    ];
+    if let Some((mask, _)) = mask {
+        x.push(as_leaf(mask, h, heads.l, heads.s)?);
+    }
+    let attend = Attend { causal: options.causal, masked: mask.is_some(), scaled: options.scale.is_none() };
+    let what = Recorded { op: Op::Attention(attend), x: &x, to: None, dtype: None };
+    let y = record::results(what, Location::caller())?[0];
+    let y = reshape(y, full(h, heads.l, heads.e))?;
+    // Halves in, halves out, rounded once.
+    let dtype = outs[0].dtype;
+    Ok(Some(if dtype.is_half() { cast(y, dtype)? } else { y }))
 }
 
 #[track_caller]
@@ -121,12 +206,7 @@ fn attention(q: Tensor, k: Tensor, v: Tensor, options: Attention<'_>) -> Result<
         scores = scores.try_add(added)?;
     }
     if causal {
-        let square = Shape::from([rows, keys]);
-        let past = iota(q, square, 0, DType::I32)?.try_ge(iota(q, square, 1, DType::I32)?)?;
-        seen = Some(match seen {
-            Some(seen) => seen.try_and(past)?,
-            None => past,
-        });
+        seen = Some(past(q, seen, [rows, keys])?);
     }
     let mut w = weights(scores, seen)?;
     if dropout > 0.0 {
@@ -147,6 +227,9 @@ methods! { impl Tensor, Self;
     /// Gradient: a query that sees no key gets 0 and gives 0, never NaN.
     /// Numerics: shifted by the largest score; a query that sees no key gives zeros.
     scaled_dot_product_attention try_scaled_dot_product_attention(self, k: Tensor, v: Tensor, options: Attention<'_>) -> Tensor {
+        if let Some(y) = leaf(self, k, v, options)? {
+            return Ok(y);
+        }
         in_f32!(self, try_scaled_dot_product_attention(k, v, options));
         attention(self, k, v, options)
     }

@@ -108,6 +108,7 @@ pub use spatial::*;
 pub use windows::Windows;
 
 pub(crate) use arith::binary;
+pub(crate) use attention::{parts, past, weights};
 pub(crate) use index::iota;
 pub(crate) use linalg::unit;
 pub(crate) use movement::permute;

@@ -34,8 +34,15 @@ pub(super) fn node(graph: &Graph, node: &Node, ins: &[Arc<Value>], error: &mut O
             *error = Some(out_of_range(node, index, size));
         }
     };
+    match node.op {
+        Op::Attention(attend) => return super::attention::attention(attend, ins, &node.outs),
+        Op::AttentionGrad(attend) => return super::attention::grad(attend, ins, &node.outs),
+        _ => {}
+    }
     vec![match node.op {
-        Op::Input | Op::Scalar | Op::Custom(_) => unreachable!("not evaluated here"),
+        Op::Input | Op::Scalar | Op::Custom(_) | Op::Attention(_) | Op::AttentionGrad(_) => {
+            unreachable!("not evaluated here")
+        }
         Op::Iota { axis } => iota(out, usize::from(axis)),
         Op::Random => random(out, ins),
         Op::Unary(op) => unary(op, out, &ins[0]),

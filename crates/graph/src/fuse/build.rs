@@ -77,6 +77,16 @@ pub(crate) fn kernels(cut: &Cut<'_>, id: NodeId) -> Result<Vec<Draft>, Stop> {
             k.draft.store(val, 0, &first, None);
             Ok(vec![k.done()])
         }
+        op if op.attend().is_some() => {
+            let mut k = start(Kind::Pointwise, &[], 0);
+            let mut ins = SmallVec::new();
+            for v in &node.inputs {
+                ins.push(k.strided(*v, &Index::identity(cut.graph.out(*v).shape.dims())));
+            }
+            k.draft.group.kind = Kind::Attention(op, ins);
+            k.outputs();
+            Ok(vec![k.done()])
+        }
         op if matches!(op, Op::Custom(_)) || op.is_whole() => {
             let kind = match op {
                 Op::Custom(custom) => Kind::Custom(custom),
@@ -84,10 +94,7 @@ pub(crate) fn kernels(cut: &Cut<'_>, id: NodeId) -> Result<Vec<Draft>, Stop> {
             };
             let mut k = start(kind, &[], 0);
             k.draft.group.operands = node.inputs.iter().map(|v| cut.whole(*v)).collect();
-            for (i, o) in node.outs.iter().enumerate() {
-                let val = Val { node: id, out: i as u32 };
-                k.draft.store(val, 0, &Index::identity(o.shape.dims()), None);
-            }
+            k.outputs();
             Ok(vec![k.done()])
         }
         Op::SliceAssign(_) | Op::SliceAssignAt { .. } if anchor => {
@@ -196,6 +203,14 @@ impl Builder<'_, '_> {
         nodes.dedup();
         self.draft.compact();
         self.draft
+    }
+
+    /// Row-major stores of all results.
+    fn outputs(&mut self) {
+        for (i, o) in self.cut.graph.node(self.root).outs.iter().enumerate() {
+            let val = Val { node: self.root, out: i as u32 };
+            self.draft.store(val, 0, &Index::identity(o.shape.dims()), None);
+        }
     }
 
     fn strided(&mut self, val: Val, index: &Index) -> (u16, u16) {

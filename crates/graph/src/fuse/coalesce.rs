@@ -8,7 +8,7 @@ use crate::{Group, Kind, View};
 pub(crate) fn coalesce(group: &mut Group) {
     let outer = group.outer().len();
     match group.kind {
-        Kind::Whole(_) | Kind::Custom(_) => {}
+        Kind::Whole(_) | Kind::Attention(..) | Kind::Custom(_) => {}
         Kind::MatMul { b, .. } => {
             let batch = group.dims.len() - 3;
             let left = section(group, 0, batch, 0);

@@ -226,7 +226,7 @@ impl<'a> Cut<'a> {
             Op::Reduce { .. } | Op::ArgReduce { .. } | Op::MatMul | Op::Scatter { .. } | Op::Custom(_) => {
                 true
             }
-            op if op.is_whole() => true,
+            op if op.is_whole() || op.attend().is_some() => true,
             Op::SliceAssign(_) | Op::SliceAssignAt { .. } => !self.packed(node.outs[0].dtype),
             Op::Concat { .. } => node.inputs.len() > MAX_PARTS.min(self.caps.max_buffers - 1),
             _ => false,
@@ -340,6 +340,12 @@ impl<'a> Cut<'a> {
                 let x = graph.out(node.inputs[0]).shape;
                 self.demand_strided(id, node.inputs[0], &Index::identity(x.dims()));
             }
+            op if op.attend().is_some() => {
+                for v in &node.inputs {
+                    let index = Index::identity(graph.out(*v).shape.dims());
+                    self.demand_strided(id, *v, &index);
+                }
+            }
             op if matches!(op, Op::Custom(_)) || op.is_whole() => {
                 for v in &node.inputs {
                     let val = self.whole(*v);
@@ -377,7 +383,7 @@ impl<'a> Cut<'a> {
         let some: &[Val] = match node.op {
             Op::Input | Op::Scalar | Op::Random | Op::Iota { .. } => &[],
             Op::MatMul | Op::Scatter { .. } | Op::Custom(_) => &[],
-            op if op.is_whole() => &[],
+            op if op.is_whole() || op.attend().is_some() => &[],
             Op::SliceAt { .. } => &inputs[..1],
             Op::Gather { .. } => &inputs[1..],
             Op::SliceAssign(_) | Op::SliceAssignAt { .. } if self.is_anchor(id) => &inputs[1..2],

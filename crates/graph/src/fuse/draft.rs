@@ -173,10 +173,12 @@ impl Draft {
             });
             (draft.operand(old.operands[usize::from(o)]), draft.index(&index))
         };
-        self.group.kind = match old.kind {
-            Kind::MatMul { a, b } => Kind::MatMul { a: operand(self, a), b: operand(self, b) },
+        self.group.kind = match &old.kind {
+            Kind::MatMul { a, b } => Kind::MatMul { a: operand(self, *a), b: operand(self, *b) },
+            Kind::Attention(op, ins) => Kind::Attention(*op, ins.iter().map(|i| operand(self, *i)).collect()),
             Kind::Scatter { at, src, stride, size, kind } => {
-                Kind::Scatter { at: operand(self, at), src: operand(self, src), stride, size, kind }
+                let (at, src) = (operand(self, *at), operand(self, *src));
+                Kind::Scatter { at, src, stride: *stride, size: *size, kind: *kind }
             }
             Kind::Whole(_) | Kind::Custom(_) => {
                 self.group.operands.clone_from(&old.operands);
@@ -184,7 +186,10 @@ impl Draft {
             }
             Kind::Pointwise | Kind::Reduce | Kind::Row => old.kind.clone(),
         };
-        let bodied = !matches!(old.kind, Kind::Scatter { .. } | Kind::Whole(_) | Kind::Custom(_));
+        let bodied = !matches!(
+            old.kind,
+            Kind::Scatter { .. } | Kind::Whole(_) | Kind::Attention(..) | Kind::Custom(_)
+        );
         let mut roots: Vec<ExprId> = Vec::new();
         if bodied {
             if matches!(old.kind, Kind::Reduce | Kind::Row) {

@@ -57,7 +57,10 @@ impl<'a, 'c> Merger<'a, 'c> {
                 all.iter().for_each(|w| order.edge(*w, k as u32));
                 all.push(k as u32);
             }
-            fixed[k] = matches!(group.kind, Kind::Whole(_) | Kind::Custom(_) | Kind::Scatter { .. });
+            fixed[k] = matches!(
+                group.kind,
+                Kind::Whole(_) | Kind::Attention(..) | Kind::Custom(_) | Kind::Scatter { .. }
+            );
         }
         for all in writers.values().filter(|w| w.len() > 1) {
             all.iter().for_each(|w| fixed[*w as usize] = true);

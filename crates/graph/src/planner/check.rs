@@ -68,10 +68,15 @@ impl Plan {
                     _ => {}
                 }
             }
-            match group.kind {
+            match &group.kind {
                 Kind::MatMul { a, b } | Kind::Scatter { at: a, src: b, .. } => {
                     inside(a.1, group.operands[usize::from(a.0)], 0)?;
                     inside(b.1, group.operands[usize::from(b.0)], 0)?;
+                }
+                Kind::Attention(_, ins) => {
+                    for (operand, index) in ins {
+                        inside(*index, group.operands[usize::from(*operand)], 0)?;
+                    }
                 }
                 _ => {}
             }
@@ -110,7 +115,7 @@ impl Plan {
             expr.operands(|x| earlier &= (x as usize) < i);
             ensure!(earlier, "{group}: expression {i} refers to a later one");
         }
-        let alone = matches!(group.kind, Kind::Whole(_) | Kind::Custom(_));
+        let alone = matches!(group.kind, Kind::Whole(_) | Kind::Attention(..) | Kind::Custom(_));
         let buffers = group.operands.len() + group.stores.len();
         ensure!(alone || buffers <= caps.max_buffers, "{group}: {buffers} buffers");
         let words = |s: &NodeId| self.graph.node(*s).outs[0].dtype.bytes().div_ceil(4);

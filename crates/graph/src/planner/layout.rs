@@ -415,7 +415,7 @@ pub(crate) fn reads_in_place(group: &Group, store: &Store, val: Val) -> bool {
     }
     match group.kind {
         Kind::MatMul { a, b } if a.0 == operand || b.0 == operand => return false,
-        Kind::Scatter { .. } | Kind::Whole(_) | Kind::Custom(_) => return false,
+        Kind::Scatter { .. } | Kind::Whole(_) | Kind::Attention(..) | Kind::Custom(_) => return false,
         _ => {}
     }
     let outer = group.outer().len();

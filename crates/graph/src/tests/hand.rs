@@ -10,7 +10,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
         Kind::Row => "row",
         Kind::MatMul { .. } => "matmul",
         Kind::Scatter { kind, .. } => kind.scatter_name(),
-        Kind::Whole(op) => op.name(),
+        Kind::Whole(op) | Kind::Attention(op, _) => op.name(),
         Kind::Custom(_) => "custom",
     };
     plan.steps.iter().map(|s| name(&s.group.kind)).collect()

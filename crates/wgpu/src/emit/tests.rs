@@ -1,6 +1,7 @@
 //! Every text that can be printed goes through naga: parsed, validated, written as SPIR-V, and linted,
 //! without a device.
 
+mod attention;
 mod graphs;
 mod hand;
 mod options;
