@@ -192,6 +192,8 @@ fn leaves(out: &mut String, kernels: &BTreeMap<String, BTreeSet<&'static str>>, 
         let found = match name.as_str() {
             "Input" | "Scalar" => "read by any".to_owned(),
             "Custom" => "the user's".to_owned(),
+            // No method records it: gradients do.
+            "AttentionGrad" => "attention_tile".to_owned(),
             _ if moves.contains(&name) => "index function".to_owned(),
             _ => {
                 let set = kernels.get(&name).unwrap_or_else(|| panic!("no case records Op::{name}"));
