@@ -1,6 +1,7 @@
 //! Device memory of both executors: buffers by number, a free list by size class, honest counters,
 //! and the error flags that kernels raised.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -40,6 +41,34 @@ impl Block {
     fn capacity(&self) -> usize {
         (self.words.len() - self.start) * 8
     }
+}
+
+thread_local! {
+    /// Blocks that this thread has used and will use again.
+    static USED: RefCell<Vec<Block>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Blocks that a thread keeps, and the bytes of one of them at most.
+const USED_BLOCKS: usize = 16;
+const USED_BYTES: usize = 1 << 20;
+
+/// Memory for a moment, on this thread: what is in it has no meaning.
+pub(crate) fn scratch(bytes: usize) -> Block {
+    let fits = |block: &Block| block.capacity() >= bytes;
+    let used = USED.with_borrow_mut(|used| used.iter().position(fits).map(|i| used.swap_remove(i)));
+    match used {
+        Some(block) => Block { bytes, ..block },
+        None => Block::new(bytes),
+    }
+}
+
+/// Gives memory from [`scratch`] back.
+pub(crate) fn used(block: Block) {
+    USED.with_borrow_mut(|used| {
+        if used.len() < USED_BLOCKS && block.capacity() <= USED_BYTES {
+            used.push(block);
+        }
+    });
 }
 
 impl From<&[u8]> for Block {

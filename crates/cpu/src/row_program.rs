@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use wgrad_graph::{Body, DType, Expr, ExprId, Group, Index, RowStage, Store};
 
 use crate::machine::{self, Chunk, Env, Machine, Operand};
-use crate::memory::Block;
+use crate::memory::{self, Block};
 use crate::program::{BLOCK, Program, Space};
 use crate::reduce::Reduction;
 use crate::tail;
@@ -280,7 +280,7 @@ impl RowProgram {
         let mut numbers: Vec<Block> =
             self.numbers.iter().map(|d| Block::new(rows.len() * d.bytes())).collect();
         let mut kept: Vec<Block> =
-            self.kept.iter().map(|d| Block::new(rows.len() * self.length * d.bytes())).collect();
+            self.kept.iter().map(|d| memory::scratch(rows.len() * self.length * d.bytes())).collect();
         for level in &self.levels {
             self.once(env, &level.once, &rows, &accs, &mut numbers, along);
             let mut own: Vec<Block> = level.kept.iter().map(|k| std::mem::take(&mut kept[*k])).collect();
@@ -300,6 +300,7 @@ impl RowProgram {
         machine::run(&self.along, Env { operands: &operands, ..env }, wide, along);
         let operands = self.operands(env, &rows, &accs, &numbers, &kept, Some(&*along));
         machine::run(&self.end, Env { operands: &operands, ..env }, rows, end);
+        kept.into_iter().for_each(memory::used);
     }
 
     /// Numbers once a row.

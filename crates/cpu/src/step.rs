@@ -325,8 +325,12 @@ impl Compiled {
                 {
                     spare = Some(state.take(self.tail.elems * product.dtype.bytes()));
                 }
+                let written = |turned: &(usize, DType, Turned)| writes.contains(&reads[turned.0]);
+                let whole = matches!(work, Work::MatMul { .. }) || !self.tail.splits;
+                let band = turn::band(&self.turned, self.tail.elems)
+                    .filter(|_| !whole && !self.turned.iter().any(written));
                 let mut turns = Vec::with_capacity(self.turned.len());
-                for (operand, dtype, turned) in &self.turned {
+                for (operand, dtype, turned) in self.turned.iter().filter(|_| band.is_none()) {
                     let mut block = state.take(self.tail.elems * dtype.bytes());
                     let from = &arena.mems[reads[*operand]].bytes()[..bytes_of(&self.operands[*operand])];
                     turn::copy(turned, dtype.bytes(), from, block.bytes_mut());
@@ -336,6 +340,9 @@ impl Compiled {
                     let mut operands = operands.to_vec();
                     operands.extend(accs.iter().map(|acc| Operand::Bytes { bytes: acc.bytes(), base: 0 }));
                     let env = Env { operands: &operands, scalars: &scalars, flag: &flag };
+                    if let Some(band) = band {
+                        return tail::run_bands(&self.tail, env, outs, &self.turned, band);
+                    }
                     match work {
                         Work::MatMul { product, direct } => {
                             let direct = direct.filter(|_| alone);

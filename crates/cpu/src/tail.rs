@@ -6,8 +6,10 @@ use std::ops::Range;
 use rayon::prelude::*;
 use smallvec::SmallVec;
 
-use crate::machine::{self, Chunk, Env};
+use crate::machine::{self, Chunk, Env, Operand};
+use crate::memory::{self, Block};
 use crate::program::{BLOCK, Program};
+use crate::turn;
 
 /// Work (instructions times elements) below which one thread is faster than several.
 pub(crate) const PARALLEL_WORK: usize = 1 << 18;
@@ -53,6 +55,39 @@ pub(crate) fn split<'a>(
         parts.push((range, chunks));
     }
     parts
+}
+
+/// Runs the whole program in bands of `band` positions, each with its part of what is turned: that is read while
+/// it is in the cache, and never as a whole in memory.
+pub(crate) fn run_bands(
+    program: &Program,
+    env: Env<'_>,
+    outs: Vec<&mut [u8]>,
+    turns: &turn::Turns,
+    band: usize,
+) {
+    let parts = split(program, env.scalars, outs, cuts(program.elems, band, parts(program.work())));
+    let run = |(range, mut chunks): Part<'_>| {
+        let mut own: Vec<Block> = turns.iter().map(|t| memory::scratch(band * t.1.bytes())).collect();
+        for from in range.clone().step_by(band) {
+            let here = from..(from + band).min(range.end);
+            for ((operand, dtype, turned), block) in turns.iter().zip(&mut own) {
+                let Operand::Bytes { bytes, .. } = env.operands[*operand] else {
+                    unreachable!("what is turned is not written")
+                };
+                let to = &mut block.bytes_mut()[..here.len() * dtype.bytes()];
+                turn::copy_band(turned, dtype.bytes(), bytes, from, to);
+            }
+            let mut operands = env.operands.to_vec();
+            operands.extend(own.iter().map(|b| Operand::Bytes { bytes: b.bytes(), base: from as i64 }));
+            machine::run(program, Env { operands: &operands, ..env }, here, &mut chunks);
+        }
+        own.into_iter().for_each(memory::used);
+    };
+    match parts.len() {
+        1 => parts.into_iter().for_each(run),
+        _ => parts.into_par_iter().for_each(run),
+    }
 }
 
 /// Runs the whole program; `outs` are the stores' values.

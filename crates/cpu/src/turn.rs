@@ -2,6 +2,7 @@
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use rayon::prelude::*;
+use wgrad_graph::DType;
 
 use crate::access::Turned;
 use crate::tail;
@@ -19,6 +20,32 @@ pub(crate) fn copy(turned: &Turned, size: usize, x: &[u8], y: &mut [u8]) {
         2 => typed::<u16>(turned, cast_slice(x), cast_slice_mut(y)),
         4 => typed::<u32>(turned, cast_slice(x), cast_slice_mut(y)),
         _ => typed::<u64>(turned, cast_slice(x), cast_slice_mut(y)),
+    }
+}
+
+/// What is turned for a program: the number of its operand, its dtype, how it lies.
+pub(crate) type Turns = [(usize, DType, Turned)];
+
+/// Positions of a band, where all of `turns` over `elems` positions can be made in bands of the same rows.
+pub(crate) fn band(turns: &Turns, elems: usize) -> Option<usize> {
+    let row = |turned: &Turned| turned.axes[1..].iter().map(|a| a.0).product::<usize>();
+    let first = row(&turns.first()?.2);
+    let alike = |turned: &Turned| turned.across == 0 && row(turned) == first;
+    let band = ROWS * first;
+    (turns.iter().all(|(_, _, turned)| alike(turned)) && elems > band).then_some(band)
+}
+
+/// The elements of a band from position `from` on.
+pub(crate) fn copy_band(turned: &Turned, size: usize, x: &[u8], from: usize, y: &mut [u8]) {
+    fn go<T: Pod>(turned: &Turned, x: &[T], from: usize, y: &mut [T]) {
+        let row: usize = turned.axes[1..].iter().map(|a| a.0).product();
+        rows(&turned.axes[1..], x, turned.offset + (from / row) as i64, row, y);
+    }
+    match size {
+        1 => go::<u8>(turned, x, from, y),
+        2 => go::<u16>(turned, cast_slice(x), from, cast_slice_mut(y)),
+        4 => go::<u32>(turned, cast_slice(x), from, cast_slice_mut(y)),
+        _ => go::<u64>(turned, cast_slice(x), from, cast_slice_mut(y)),
     }
 }
 

@@ -19,6 +19,36 @@ fn long_pointwise_chains() {
 }
 
 #[test]
+fn columns_are_turned_in_bands() {
+    let pools = [1, 3].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap());
+    // Rows that end within a band, one row more than a band, two operands, a third axis, another dtype.
+    for (m, n) in [(90, 301), (257, 65), (700, 1000)] {
+        let mut s = Sketch::default();
+        let (x, w) = (s.x(&[m, n], 1), s.x(&[n, m], 2));
+        let (half, cube) = (s.cast(x, DType::F16), s.to(Op::Reshape, &[w], &[n, 1, m]));
+        let (t, b) = (s.permute(x, &[1, 0]), s.x(&[m], 3));
+        let b = s.like(b, &[n, m]);
+        let other = s.bin(Binary::Mul, x, x);
+        let other = s.permute(other, &[1, 0]);
+        let y = s.bin(Binary::Sub, t, b);
+        let z = s.bin(Binary::Add, t, other);
+        let half = s.permute(half, &[1, 0]);
+        let half = s.cast(half, DType::F32);
+        let turned = s.permute(cube, &[2, 1, 0]);
+        let turned = s.un(Unary::Neg, turned);
+        let roots = [y, z, half, turned];
+        let all: Vec<_> = pools.iter().map(|pool| pool.install(|| s.check(&roots, 1e-6))).collect();
+        assert_eq!(all[0], all[1], "{m} {n}");
+    }
+    // What is turned is also what is written.
+    let mut s = Sketch::default();
+    let x = s.x(&[300, 300], 1);
+    let t = s.permute(x, &[1, 0]);
+    let y = s.bin(Binary::Sub, t, x);
+    s.check_as(&[y], &[Some(0)], &[LeafKind::Donated], 1e-6);
+}
+
+#[test]
 fn two_operations_in_one_loop_round_as_they_do_apart() {
     let dims = [37, 61];
     let mut s = Sketch::default();
