@@ -25,6 +25,8 @@ pub enum Fast {
     CooperativeMatmul,
     /// Matrix products of f32 on those units, each number as two halves.
     SplitMatmul,
+    /// Lanes of a subgroup that load the rows of a matrix product for each other, on software drivers.
+    SharedRows,
     /// Halves as words of 16 bits, where the adapter has those.
     NativeHalf,
     /// On the CPU: neighbouring kernels of one row after another, while the row is in the cache.
@@ -53,6 +55,7 @@ impl Fast {
         Fast::SplitK,
         Fast::CooperativeMatmul,
         Fast::SplitMatmul,
+        Fast::SharedRows,
         Fast::NativeHalf,
         Fast::RowRuns,
         Fast::ProductBands,
@@ -74,6 +77,7 @@ impl Fast {
             Fast::SplitK => "split_k",
             Fast::CooperativeMatmul => "cooperative_matmul",
             Fast::SplitMatmul => "split_matmul",
+            Fast::SharedRows => "shared_rows",
             Fast::NativeHalf => "native_half",
             Fast::RowRuns => "row_runs",
             Fast::ProductBands => "product_bands",

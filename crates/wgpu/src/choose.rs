@@ -5,7 +5,9 @@ mod product;
 
 use wgrad_graph::{Caps, DeviceKind, Fast};
 
-pub(crate) use product::{Product, Tile, Units, Work, half_products, product, split_products};
+pub(crate) use product::{
+    Direct, Product, Tile, Units, Work, half_products, in_parts, product, split_products,
+};
 
 /// Whether barriers and idle lanes are dear: a driver that runs kernels on the CPU.
 pub(crate) fn software(caps: &Caps) -> bool {

@@ -67,6 +67,8 @@ pub(crate) fn agrees(gpu: &Gpu, path: Fast) -> Result<bool> {
         // Between them the tilings meet both ways in which either factor may lie, edges in every direction, a
         // batch, and factors whose neighbours are no vectors.
         let layouts: &[[bool; 2]] = if i == 0 { &[[false, false], [true, true]] } else { &[[false, true]] };
+        // Parts of K too.
+        let product = if i == 0 { product } else { choose::in_parts(product, 3) };
         for turned in layouts {
             let odd = i == 0 && turned[0];
             let sizes = if odd { [2, 70, 133, 301] } else { [2, 140, 132, 300] };

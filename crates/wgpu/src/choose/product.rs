@@ -53,14 +53,20 @@ pub(crate) enum Product {
     /// f32 on units for halves, and how the tiles are computed that are left over.
     Split(Units, Tile),
     /// Straight from storage.
-    Direct {
-        /// Rows of an invocation, a multiple of 4 or less than 4.
-        rows: u32,
-        /// Vectors of four columns of an invocation.
-        vectors: u32,
-        /// Invocations that share their results, each with a part of K.
-        splits: u32,
-    },
+    Direct(Direct),
+}
+
+/// A tiling of a product straight from storage.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Direct {
+    /// Rows of an invocation, a multiple of 4 or less than 4; a multiple of `lanes` where these are several.
+    pub(crate) rows: u32,
+    /// Vectors of four columns of an invocation.
+    pub(crate) vectors: u32,
+    /// Invocations that share their results, each with a part of K.
+    pub(crate) splits: u32,
+    /// Lanes that share their rows, and tell each other what they load: a subgroup, or 1.
+    pub(crate) lanes: u32,
 }
 
 /// What decides how a product runs.
@@ -145,16 +151,13 @@ pub(crate) fn product(work: &Work, caps: &Caps) -> Product {
         return if n < 4 || k > rounds(caps) / 2 {
             Product::Dot
         } else {
-            // A load costs lavapipe as much as ten products: large tiles reuse them (512 cubed: 60 ms of CPU
-            // time by 4 x 4, 41 by 4 x 8, 29 by 8 x 8, 28 by 8 x 16), as long as every core has work.
-            let large = m >= 8 && n >= 8 && batch * m * n >= 512 * 64;
-            let (rows, vectors) = if large { (8, 2) } else { (m.min(4) as u32, 1) };
-            Product::Direct { rows, vectors, splits: 1 }
+            Product::Direct(on_processors(batch, m, n, caps))
         };
     }
     // Memory bound: every element of the matrix is used a few times.
     if m <= 4 && work.columns && work.vectors[1] {
-        return Product::Direct { rows: m as u32, vectors: 1, splits: streams(work, caps) };
+        let splits = streams(work, caps);
+        return Product::Direct(Direct { rows: m as u32, vectors: 1, splits, lanes: 1 });
     }
     // Or more tiles than a grid takes.
     if m.min(n) <= 2 || m.max(n).div_ceil(16) > caps.max_workgroups as usize {
@@ -200,12 +203,32 @@ pub(crate) fn product(work: &Work, caps: &Caps) -> Product {
             let size = [units.bm, units.bn, units.bk];
             // A launch that reads the factors before, and one after it that looks at every tile's mark.
             let more = 2.0 * LAUNCH_NS + work.factor_bytes as f64 / STREAM;
-            if let Some(plain) = plain(&units) {
-                offer(more + tile_ns(work, size, 1, rate, rated.alone), Product::Split(units, plain));
+            let Some(plain) = plain(&units) else { continue };
+            // Each part is a sum of its own, and needs its steps.
+            for splits in parts(units.bk).into_iter().filter(|s| k / *s as usize >= SPLIT_K) {
+                let ns = more + tile_ns(work, size, splits, rate, rated.alone);
+                offer(ns, Product::Split(Units { splits, ..units }, plain));
             }
         }
     }
     best.1
+}
+
+/// The tiling for a driver that runs kernels on the CPU.
+fn on_processors(batch: usize, m: usize, n: usize, caps: &Caps) -> Direct {
+    // A load costs lavapipe as much as ten products: large tiles reuse them (512 cubed: 60 ms of CPU time by
+    // 4 x 4, 41 by 4 x 8, 29 by 8 x 8, 28 by 8 x 16), as long as every core has work.
+    let large = m >= 8 && n >= 8 && batch * m * n >= 512 * 64;
+    // It loads lane by lane, what all of them read too; lanes that tell each other load it once.
+    let lanes = caps.subgroup;
+    let shares = matches!(lanes, 4 | 8) && caps.allows(Fast::SharedRows);
+    if large && shares && n >= 4 * lanes as usize {
+        let vectors = if n >= 8 * lanes as usize { 2 } else { 1 };
+        let rows = if m >= 16 { 16 } else { 8 };
+        return Direct { rows, vectors, splits: 1, lanes };
+    }
+    let (rows, vectors) = if large { (8, 2) } else { (m.min(4) as u32, 1) };
+    Direct { rows, vectors, splits: 1, lanes: 1 }
 }
 
 /// Every kernel for halves on units.
@@ -218,6 +241,17 @@ pub(crate) fn split_products(caps: &Caps) -> Vec<Product> {
     let fitting =
         SPLIT.iter().map(|rated| rated.tiling).filter(|units| split_bytes(units) <= caps.shared_bytes);
     fitting.filter_map(|units| Some(Product::Split(units, plain(&units)?))).collect()
+}
+
+/// The same kernel with K in `splits` parts.
+pub(crate) fn in_parts(product: Product, splits: u32) -> Product {
+    match product {
+        Product::Tile(tile) => Product::Tile(Tile { splits, ..tile }),
+        Product::Units(units) => Product::Units(Units { splits, ..units }),
+        Product::Split(units, tile) => Product::Split(Units { splits, ..units }, tile),
+        Product::Direct(direct) => Product::Direct(Direct { splits, ..direct }),
+        Product::Dot => Product::Dot,
+    }
 }
 
 /// The plain tiling of the same size.
@@ -312,7 +346,7 @@ mod tests {
         let caps = plain();
         // A matrix that is read once: by vectors, cut along K until 130 000 invocations read.
         for (sizes, least) in [([1, 4096, 4096], 64), ([1, 4096, 16384], 32), ([3, 4096, 4096], 64)] {
-            let Product::Direct { rows, splits, .. } = product(&work(1, sizes, false), &caps) else {
+            let Product::Direct(Direct { rows, splits, .. }) = product(&work(1, sizes, false), &caps) else {
                 panic!("{sizes:?}");
             };
             assert!(rows as usize == sizes[0] && splits >= least, "{sizes:?}: {splits}");
@@ -326,7 +360,7 @@ mod tests {
         for sizes in [[1, 4096, 4096], [16, 4096, 4096]] {
             let whole = match product(&work(1, sizes, false), &off) {
                 Product::Tile(tile) => tile.splits,
-                Product::Direct { splits, .. } => splits,
+                Product::Direct(direct) => direct.splits,
                 other => panic!("{other:?}"),
             };
             assert_eq!(whole, 1);

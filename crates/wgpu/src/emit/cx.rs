@@ -1,6 +1,6 @@
 //! What a lowering is given, and how the values of its step lie in memory.
 
-use wgrad_graph::{Caps, Graph, Loc, NodeId, Step, Val};
+use wgrad_graph::{Caps, DType, Graph, Loc, NodeId, Step, Val};
 
 use super::kernel::{is_word, packed};
 
@@ -34,4 +34,17 @@ impl Cx<'_> {
         let dtype = self.graph.out(self.step.group.operands[usize::from(operand)]).dtype;
         is_word(dtype) || (dtype.is_half() && self.native(self.step.reads[usize::from(operand)]))
     }
+}
+
+/// Where the part of element `at` lies in its word: the word's index, the shift, the mask.
+pub(super) fn part(dtype: DType, at: &str) -> (String, String, &'static str) {
+    match dtype.bytes() {
+        1 => (format!("({at}) >> 2u"), format!("(({at}) & 3u) * 8u"), "255u"),
+        _ => (format!("({at}) >> 1u"), format!("(({at}) & 1u) * 16u"), "65535u"),
+    }
+}
+
+/// A value as the lower bits of a u32.
+pub(super) fn bits(dtype: DType, value: &str) -> String {
+    if dtype == DType::Bool { format!("select(0u, 1u, {value})") } else { value.to_owned() }
 }

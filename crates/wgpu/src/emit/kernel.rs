@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use wgrad_graph::{DType, Group, Op, Out, Result, bail};
 
 pub(super) use super::cx::Cx;
+use super::cx::{bits, part};
 use super::template;
 use crate::choose;
 use crate::launch::{Binding, Bound, Launch, Params, ScalarType, Word};
@@ -105,14 +106,6 @@ pub(super) fn is_word(dtype: DType) -> bool {
     dtype.bytes() == 4
 }
 
-/// Where the part of element `at` lies in its word: the word's index, the shift, the mask.
-fn part(dtype: DType, at: &str) -> (String, String, &'static str) {
-    match dtype.bytes() {
-        1 => (format!("({at}) >> 2u"), format!("(({at}) & 3u) * 8u"), "255u"),
-        _ => (format!("({at}) >> 1u"), format!("(({at}) & 1u) * 16u"), "65535u"),
-    }
-}
-
 /// `text` of type `from` as the word type `to`, by its bits.
 pub(super) fn recast(text: &str, from: &str, to: &str) -> String {
     if from == to { text.to_owned() } else { format!("bitcast<{to}>({text})") }
@@ -200,8 +193,13 @@ impl<'a> Kernel<'a> {
 
     /// Notes that scratch memory of `words` u32 is used.
     pub(super) fn scratch(&mut self, words: usize, written: bool, touch: Touch) {
+        self.scratch_at(0, words, written, touch);
+    }
+
+    /// Notes that `words` u32 of scratch memory from byte `offset` on are used.
+    pub(super) fn scratch_at(&mut self, offset: usize, words: usize, written: bool, touch: Touch) {
         let value = Out { shape: [words].into(), dtype: DType::U32 };
-        self.note(Bound::Scratch(0), value, written, touch);
+        self.note(Bound::Scratch(offset), value, written, touch);
     }
 
     /// Notes that the error flag may be raised.
@@ -369,7 +367,12 @@ impl<'a> Kernel<'a> {
 
     /// Word `at` of the scratch memory.
     pub(super) fn scratch_word(&self, at: &str) -> String {
-        format!("b{}[{at}]", self.at_loc(Bound::Scratch(0)))
+        self.scratch_word_at(0, at)
+    }
+
+    /// Word `at` of the scratch memory from byte `offset` on.
+    pub(super) fn scratch_word_at(&self, offset: usize, at: &str) -> String {
+        format!("b{}[{at}]", self.at_loc(Bound::Scratch(offset)))
     }
 
     /// The quad of the scratch memory whose first word is `at`, a vector of u32.
@@ -592,9 +595,4 @@ impl<'a> Kernel<'a> {
         }
         out
     }
-}
-
-/// A value as the lower bits of a u32.
-fn bits(dtype: DType, value: &str) -> String {
-    if dtype == DType::Bool { format!("select(0u, 1u, {value})") } else { value.to_owned() }
 }

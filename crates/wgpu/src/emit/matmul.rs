@@ -17,6 +17,7 @@ use super::kernel::{Cx, Kernel, Touch};
 use super::pointwise::{self, Planes, Points, Site, XYZW};
 use super::{points, reduce};
 use address::{Side, sides};
+use split::Marks;
 #[cfg(test)]
 pub(crate) use split::doubtful;
 use staging::{Staging, multiply};
@@ -59,11 +60,11 @@ pub(super) fn lower_by(cx: Cx<'_>, by: Option<Product>) -> Result<Lowered> {
     let product = Tiles { cx, sizes, sides: sides(cx, *a, *b, sizes)? };
     match by.unwrap_or_else(|| choose::product(&product.work(), cx.caps)) {
         Product::Dot => dot(cx, *a, *b),
-        Product::Tile(tile) => product.launches(tile.splits, tile.bm, |p| product.tiled(tile, p, false)),
+        Product::Tile(tile) => product.launches(tile.splits, tile.bm, |p| product.tiled(tile, p, None)),
         Product::Units(units) => product.launches(units.splits, units.bm, |p| product.on_units(units, p)),
         Product::Split(units, plain) => split::launches(&product, units, plain),
-        Product::Direct { rows, vectors, splits } => {
-            product.launches(splits, rows, |p| product.direct([rows, vectors, splits], p))
+        Product::Direct(direct) => {
+            product.launches(direct.splits, direct.rows, |p| product.direct(direct, p))
         }
     }
 }
@@ -307,22 +308,26 @@ impl Tiles<'_> {
         place
     }
 
-    /// The launch of a piece in workgroup memory. `marked`: of those tiles alone that a split product left.
-    fn tiled(&self, tile: Tile, piece: &Piece, marked: bool) -> Result<Launch> {
+    /// The launch of a piece in workgroup memory; with `marks`, of those tiles alone that a product split by so
+    /// many steps of K left over.
+    fn tiled(&self, tile: Tile, piece: &Piece, marks: Option<(Marks, u32)>) -> Result<Launch> {
         let Tile { bm, bn, bk, tm, tn, splits } = tile;
         let (tx, ty) = (bn / tn, bm / tm);
         let wg = tx * ty;
         let mut k = Kernel::new(self.cx);
         let wide = self.note(&mut k, splits, false);
         let whole = self.sizes.k.is_multiple_of(bk as usize);
-        let end = if marked { "depth" } else { "end" };
-        if marked {
-            split::note(self, &mut k, [bm, bn]);
-        }
-        let mut place = self.placed(&mut k, [bm, bn, bk], splits, piece, end);
+        let (end, steps) = match marks {
+            Some((marks, steps)) => {
+                marks.note(&mut k);
+                ("depth", steps)
+            }
+            None => ("end", bk),
+        };
+        let mut place = self.placed(&mut k, [bm, bn, steps], splits, piece, end);
         let _ = writeln!(place, "let tx = lane % {tx}u;\nlet ty = lane / {tx}u;");
-        if marked {
-            let is_marked = split::is_marked(self, &mut k, [bm, bn]);
+        if let Some((marks, _)) = marks {
+            let is_marked = marks.is_marked(&mut k, self);
             let _ = writeln!(place, "let marked = {is_marked};\nlet end = select(begin, depth, marked);");
         }
         let mut start = String::new();
@@ -367,7 +372,7 @@ impl Tiles<'_> {
                 );
             }
         }
-        if marked {
+        if marks.is_some() {
             store = format!("if (marked) {{\n{store}}}\n");
             first = format!("if (marked) {{\n{first}}}\n");
         }

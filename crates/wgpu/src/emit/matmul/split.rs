@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 use wgrad_graph::{Result, bail};
 
 use super::super::kernel::{Kernel, Touch};
+use super::super::pointwise::{self, Planes};
 use super::Tiles;
 use super::units::{Results, Rows, components, strips};
 use crate::choose::{Tile, Units};
@@ -31,46 +32,84 @@ pub(crate) fn doubtful(k: usize) -> f32 {
     256.0 * (k as f32).sqrt()
 }
 
-/// The place of a tile's mark in scratch memory.
-fn mark(k: &mut Kernel<'_>, tiles: &Tiles<'_>, units: [u32; 2]) -> String {
-    let [bm, bn] = units;
-    let down = k.word("tiles_down", tiles.sizes.m.div_ceil(bm as usize) as i64);
-    let across = k.word("tiles_across", tiles.sizes.n.div_ceil(bn as usize) as i64);
-    format!("{}u + (plane * {down} + row0 / {bm}u) * {across} + group.x", 2 * PARTS)
+/// Where the largest numbers and the marks lie in scratch memory, after the sums of parts of K.
+#[derive(Copy, Clone)]
+pub(super) struct Marks {
+    bm: u32,
+    bn: u32,
+    /// Bytes before them.
+    offset: usize,
+    /// The largest numbers, and a mark for each tile.
+    words: usize,
 }
 
-/// Words of scratch memory: the largest numbers, a mark for each tile.
-fn words(tiles: &Tiles<'_>, [bm, bn]: [u32; 2]) -> usize {
-    let [down, across] = [(tiles.sizes.m, bm), (tiles.sizes.n, bn)].map(|(n, b)| n.div_ceil(b as usize));
-    2 * PARTS as usize + tiles.sizes.batch * down * across
+impl Marks {
+    pub(super) fn new(tiles: &Tiles<'_>, [bm, bn]: [u32; 2], splits: u32) -> Marks {
+        let [down, across] = [(tiles.sizes.m, bm), (tiles.sizes.n, bn)].map(|(n, b)| n.div_ceil(b as usize));
+        let planes = if splits > 1 { tiles.count() * splits as usize * 4 } else { 0 };
+        Marks {
+            bm,
+            bn,
+            offset: planes.next_multiple_of(tiles.cx.caps.align_bytes),
+            words: 2 * PARTS as usize + tiles.sizes.batch * splits as usize * down * across,
+        }
+    }
+
+    /// Notes the scratch memory.
+    pub(super) fn note(&self, k: &mut Kernel<'_>) {
+        k.scratch_at(self.offset, self.words, true, Touch::Each);
+    }
+
+    fn word(&self, k: &Kernel<'_>, at: &str) -> String {
+        k.scratch_word_at(self.offset, at)
+    }
+
+    /// The mark of a workgroup's tile.
+    fn mark(&self, k: &mut Kernel<'_>, tiles: &Tiles<'_>) -> String {
+        let (bm, bn) = (self.bm, self.bn);
+        let down = k.word("tiles_down", tiles.sizes.m.div_ceil(bm as usize) as i64);
+        let across = k.word("tiles_across", tiles.sizes.n.div_ceil(bn as usize) as i64);
+        let at = format!("{}u + (plane * {down} + row0 / {bm}u) * {across} + group.x", 2 * PARTS);
+        self.word(k, &at)
+    }
+
+    /// Whether a tile was left to the plain kernel.
+    pub(super) fn is_marked(&self, k: &mut Kernel<'_>, tiles: &Tiles<'_>) -> String {
+        format!("({} != 0u)", self.mark(k, tiles))
+    }
 }
 
 /// All launches of a split product.
 pub(super) fn launches(tiles: &Tiles<'_>, units: Units, plain: Tile) -> Result<Lowered> {
     let size = [units.bm, units.bn];
-    if size != [plain.bm, plain.bn] || units.splits > 1 {
-        bail!(Argument, "matmul", "a split product and its plain one are of equal tiles, and K is whole");
+    let plain = Tile { splits: units.splits, ..plain };
+    if size != [plain.bm, plain.bn] || units.bk % plain.bk != 0 {
+        bail!(Argument, "matmul", "a split product and its plain one are of equal tiles");
     }
-    let pieces = tiles.pieces(units.bm, 1);
-    let mut all = vec![range(tiles, size)?];
+    let marks = Marks::new(tiles, size, units.splits);
+    let pieces = tiles.pieces(units.bm, units.splits);
+    let mut all = vec![range(tiles, marks)?];
     for piece in &pieces {
         all.push(tiles.on_units(units, piece)?);
     }
     for piece in &pieces {
-        let launch = tiles.tiled(plain, piece, true)?;
+        let launch = tiles.tiled(plain, piece, Some((marks, units.bk)))?;
         // Few tiles are left to it.
         all.push(Launch { cost_flops: launch.cost_flops / 16, ..launch });
     }
-    Ok(Lowered { launches: all, scratch_bytes: words(tiles, size) * 4 })
+    if units.splits > 1 {
+        all.extend(pointwise::lower(tiles.cx, Some(Planes { splits: units.splits }))?.launches);
+    }
+    Ok(Lowered { launches: all, scratch_bytes: marks.offset + marks.words * 4 })
 }
 
 /// The launch that finds the largest numbers of both operands.
-fn range(tiles: &Tiles<'_>, size: [u32; 2]) -> Result<Launch> {
+fn range(tiles: &Tiles<'_>, marks: Marks) -> Result<Launch> {
     let mut k = Kernel::new(tiles.cx);
     let [a, b] = [0, 1].map(|i| tiles.sides[i].operand);
     k.reads(a, Touch::Each);
     k.reads(b, Touch::Each);
-    k.scratch(words(tiles, size), true, Touch::Each);
+    marks.note(&mut k);
     let mut text = String::new();
     for (operand, condition) in [(a, "!second"), (b, "second")] {
         let elems = k.operand(operand).shape.elems();
@@ -88,21 +127,10 @@ fn range(tiles: &Tiles<'_>, size: [u32; 2]) -> Result<Launch> {
              for (; i < {count}; i += STEP) {{\n{one}}}\n}}"
         );
     }
-    let store = format!("{} = atomicLoad(&all);", k.scratch_word("group.x"));
+    let store = format!("{} = atomicLoad(&all);", marks.word(&k, "group.x"));
     let regions = [("largest", text.as_str()), ("store", store.as_str())];
     let extra = format!("const PARTS = {PARTS}u;\n");
     k.finish(wgrad_wgsl::MATMUL_RANGE, &extra, &regions, [2 * PARTS, 1, 1], 0)
-}
-
-/// Notes the scratch memory.
-pub(super) fn note(tiles: &Tiles<'_>, k: &mut Kernel<'_>, size: [u32; 2]) {
-    k.scratch(words(tiles, size), true, Touch::Each);
-}
-
-/// Whether a tile was left to the plain kernel.
-pub(super) fn is_marked(tiles: &Tiles<'_>, k: &mut Kernel<'_>, size: [u32; 2]) -> String {
-    let at = mark(k, tiles, size);
-    format!("({} != 0u)", k.scratch_word(&at))
 }
 
 /// Workgroup memory and functions.
@@ -120,7 +148,7 @@ pub(super) fn declared(units: &Units) -> String {
 }
 
 /// The scales, and what is tiny: `limit_a` and `limit_b` are the bits below which a number is.
-pub(super) fn scales(k: &mut Kernel<'_>, units: &Units) -> String {
+pub(super) fn scales(k: &mut Kernel<'_>, units: &Units, marks: Marks) -> String {
     let mut out = format!(
         "if (lane == 0u) {{\natomicStore(&ra, 0u);\natomicStore(&rb, 0u);\natomicStore(&state, 0u);\n}}\n\
          for (var r = lane; r < {}u; r += WG) {{ atomicStore(&fa[r], 0u); }}\n\
@@ -129,8 +157,8 @@ pub(super) fn scales(k: &mut Kernel<'_>, units: &Units) -> String {
          atomicMax(&ra, {});\natomicMax(&rb, {});\n}}\nworkgroupBarrier();\n",
         units.bm,
         units.bn,
-        k.scratch_word("r"),
-        k.scratch_word(&format!("{PARTS}u + r")),
+        marks.word(k, "r"),
+        marks.word(k, &format!("{PARTS}u + r")),
     );
     for name in ["a", "b"] {
         let _ = writeln!(
@@ -193,7 +221,13 @@ pub(super) fn stage(tiles: &Tiles<'_>, k: &mut Kernel<'_>, rows: &[Rows<'_>]) ->
 }
 
 /// Looks for doubtful results where there were tiny numbers; stores the tile, or marks it.
-pub(super) fn store(tiles: &Tiles<'_>, k: &mut Kernel<'_>, units: &Units, rows: &[Rows<'_>]) -> String {
+pub(super) fn store(
+    tiles: &Tiles<'_>,
+    k: &mut Kernel<'_>,
+    units: &Units,
+    rows: &[Rows<'_>],
+    marks: Marks,
+) -> String {
     let mut out = String::new();
     for row in rows {
         let name = row.side.name;
@@ -217,7 +251,8 @@ pub(super) fn store(tiles: &Tiles<'_>, k: &mut Kernel<'_>, units: &Units, rows: 
             let _ = writeln!(out, "let r{i}_{j} = c{i}_{j} + d{i}_{j} * 0.00048828125;");
         }
     }
-    let doubt = k.word("doubt", i64::from(doubtful(tiles.sizes.k).to_bits()));
+    let steps = tiles.sizes.k.div_ceil(units.splits as usize);
+    let doubt = k.word("doubt", i64::from(doubtful(steps).to_bits()));
     let value = |i: u32, j: u32| format!("r{i}_{j}");
     let look = |at: &Results| {
         let mut text = format!("let ga = atomicLoad(&fa[{}]);\n", at.m);
@@ -237,13 +272,12 @@ pub(super) fn store(tiles: &Tiles<'_>, k: &mut Kernel<'_>, units: &Units, rows: 
         "let doubt = bitcast<f32>({doubt});\nif (finite && (atomicLoad(&state) & 2u) != 0u) {{\n{}}}",
         strips(units, 1, &value, look)
     );
-    let mark = mark(k, tiles, [units.bm, units.bn]);
+    let mark = marks.mark(k, tiles);
     let _ = writeln!(
         out,
         "let sure = finite && (atomicLoad(&state) & 1u) == 0u;\n\
-         if (lane == 0u) {{ {} = select(1u, 0u, sure); }}\nlet undo = -(up_a + up_b);\n\
-         let undo_first = power(undo >> 1u);\nlet undo_second = power(undo - (undo >> 1u));",
-        k.scratch_word(&mark)
+         if (lane == 0u) {{ {mark} = select(1u, 0u, sure); }}\nlet undo = -(up_a + up_b);\n\
+         let undo_first = power(undo >> 1u);\nlet undo_second = power(undo - (undo >> 1u));"
     );
     let finish = |at: &Results| {
         // In two steps, so that neither overflows before the result does.

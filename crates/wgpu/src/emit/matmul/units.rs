@@ -177,8 +177,9 @@ impl Tiles<'_> {
         let mut k = Kernel::new(self.cx);
         k.cooperative = true;
         let wide = self.note(&mut k, splits, !split);
+        let marks = split::Marks::new(self, [bm, bn], splits);
         if split {
-            split::note(self, &mut k, [bm, bn]);
+            marks.note(&mut k);
         }
         let whole = self.sizes.k.is_multiple_of(bk as usize);
         let end = if split { "depth" } else { "end" };
@@ -219,7 +220,7 @@ impl Tiles<'_> {
         let (mut first, mut stage, mut next) = (String::new(), String::new(), String::new());
         let multiply;
         if split {
-            place.push_str(&split::scales(&mut k, &units));
+            place.push_str(&split::scales(&mut k, &units, marks));
             start.push_str(&split::registers(down, across));
             stage = split::stage(self, &mut k, &rows);
             multiply = split_multiply(&units, &rows);
@@ -244,7 +245,7 @@ impl Tiles<'_> {
             multiply = half_multiply(&units, &rows);
         }
         let store = if split {
-            split::store(self, &mut k, &units, &rows)
+            split::store(self, &mut k, &units, &rows, marks)
         } else {
             let value = |i, j| format!("c{i}_{j}");
             strips(&units, across, &value, |at| {

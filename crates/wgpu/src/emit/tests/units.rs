@@ -4,7 +4,7 @@
 use wgrad_graph::{Binary, Perm, Unary};
 
 use super::*;
-use crate::choose::{self, Product, Tile};
+use crate::choose::{self, Direct, Product, Tile};
 use crate::emit::multiply;
 
 fn turned(s: &mut Sketch, x: Val, rank: usize) -> Val {
@@ -84,12 +84,11 @@ fn on_units_in_every_layout() {
                     let own = launches.iter().find(|l| l.source.contains("coopMultiplyAdd")).unwrap();
                     sums.insert((own.source.contains("coopLoad<"), own.source.contains("coopLoadT<")));
                     assert!(workgroup_bytes(&own.source) <= caps.shared_bytes, "{by:?}");
-                    if let Product::Units(units) = by {
-                        let cut = Product::Units(choose::Units { splits: 4, ..units });
-                        assert_eq!(product(&s, &caps, cut).len(), 2);
-                    } else {
-                        assert_eq!(launches.len(), 3, "the range, the product, what it leaves over");
-                    }
+                    let more = if matches!(by, Product::Split(..)) { 2 } else { 0 };
+                    let cut = choose::in_parts(by, 4);
+                    // The range before a split product, what it leaves over, the sum of the parts.
+                    assert_eq!(launches.len(), 1 + more);
+                    assert_eq!(product(&s, &caps, cut).len(), 2 + more);
                 }
             }
         }
@@ -138,7 +137,10 @@ fn every_plain_kernel_in_every_layout() {
                         }
                     }
                     for splits in [1, 5] {
-                        product(&s, &caps, Product::Direct { rows: 4, vectors: 1, splits });
+                        for (rows, vectors, lanes) in [(4, 1, 1), (8, 2, 4), (16, 1, 8), (16, 2, 8)] {
+                            let direct = Direct { rows, vectors, splits, lanes };
+                            product(&s, &caps, Product::Direct(direct));
+                        }
                     }
                     product(&s, &caps, Product::Dot);
                 }
