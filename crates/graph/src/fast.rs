@@ -45,7 +45,7 @@ pub enum Fast {
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 16] = [
+    pub const ALL: [Fast; 17] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
