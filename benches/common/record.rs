@@ -63,6 +63,12 @@ impl Stamp {
         }
     }
 
+    /// Day, commit and driver.
+    fn said(&self) -> String {
+        let driver = if self.driver.is_empty() { String::new() } else { format!(", {}", self.driver) };
+        format!("{} UTC, commit {}{driver}", self.date, self.commit)
+    }
+
     /// A file name of letters, digits and dashes that sorts by bench and day.
     fn file(&self) -> String {
         let text = format!("{} {} {}", self.bench, self.date, self.device);
@@ -273,16 +279,24 @@ impl Record {
              <text x=\"12\" y=\"22\" font-size=\"15\">{}: share of the measured peak</text>\n\
              <text x=\"12\" y=\"42\" fill=\"#555\">{}</text>\n",
             escaped(&self.stamp.device),
-            escaped(&format!("{} UTC, commit {}, {}", self.stamp.date, self.stamp.commit, self.stamp.driver)),
+            escaped(&self.stamp.said()),
         );
-        for tenth in 0..=4 {
-            let x = f64::from(left) + wide * 0.25 * f64::from(tenth);
+        for (i, (of, color)) in COLORS.iter().enumerate() {
+            let x = 560 + 130 * i;
+            text += &format!(
+                "<rect x=\"{x}\" y=\"31\" width=\"12\" height=\"12\" fill=\"{color}\"/>\
+                 <text x=\"{}\" y=\"42\" fill=\"#333\">of {of}</text>\n",
+                x + 17
+            );
+        }
+        for quarter in 0..=4 {
+            let x = f64::from(left) + wide * 0.25 * f64::from(quarter);
             text += &format!(
                 "<line x1=\"{x}\" x2=\"{x}\" y1=\"{top}\" y2=\"{}\" stroke=\"#ddd\"/>\
                  <text x=\"{x}\" y=\"{}\" fill=\"#888\" text-anchor=\"middle\">{} %</text>\n",
                 height - 12,
                 top - 4,
-                25 * tenth
+                25 * quarter
             );
         }
         for (i, line) in self.lines.iter().enumerate() {

@@ -95,15 +95,19 @@ def peer(args, name):
     if name == "torch":
         device = "cpu" if args.device == "cpu" or not args.gpu else "cuda"
         return [args.python, os.path.join(HERE, "torch_peer.py"), "--device", device]
-    program = f"peer-{name}"
+    program, burn = f"peer-{name}", name.startswith("burn")
+    # Burn is told to take the driver that runs on the CPU.
+    which = ["cpu"] if burn and args.device == "llvmpipe" else []
     if args.programs:
-        return [os.path.join(args.programs, program)]
+        return [os.path.join(args.programs, program), *which]
     path = os.path.join(HERE, "target/release", program)
     if not os.path.exists(path):
-        package = "peer-burn" if name.startswith("burn") else program
-        features = ["--features", name[5:]] if name.startswith("burn") else []
-        subprocess.run(["cargo", "build", "--release", "-p", package, *features, "--bin", program], cwd=HERE, check=True)
-    return [path]
+        package = "peer-burn" if burn else program
+        features = ["--features", name[5:]] if burn else []
+        subprocess.run(["cargo", "build", "--release", "-p", package, *features], cwd=HERE, check=True)
+        if burn:
+            shutil.copy(os.path.join(HERE, "target/release", package), path)
+    return [path, *which]
 
 
 def difference(row, ours, theirs):
@@ -169,20 +173,21 @@ def measure(row, ours, peers, args):
             ms = times[program.name]
             found[program.name] |= {"ms": statistics.median(ms), "least_ms": min(ms), "blocks": len(ms)}
             program.ask(do="close")
-    base = found["wgrad"].get("ms")
+    by = "least_ms" if args.by == "least" else "ms"
+    base = found["wgrad"].get(by)
     for figures in found.values():
-        if base and figures.get("ms"):
-            figures["ratio"] = figures["ms"] / base
+        if base and figures.get(by):
+            figures["ratio"] = figures[by] / base
+            figures["shown_ms"] = figures[by]
     return found
 
 
 def cell(figures, color):
-    if not figures:
-        return "–"
-    if "ratio" not in figures:
-        return "differs" if "difference" in figures else "–"
+    """21 characters: the time, and the ratio in green or red."""
+    if not figures or "ratio" not in figures:
+        return f"{'differs' if 'difference' in (figures or {}) else '–':>21}"
     ratio = figures["ratio"]
-    text = f"{short(figures['ms']):>8} {ratio:>7.2f}x"
+    text = f"{short(figures['shown_ms']):>12} {ratio:>7.2f}x"
     return f"\033[{32 if ratio >= 1 else 31}m{text}\033[0m" if color else text
 
 
@@ -206,12 +211,12 @@ def markdown(rows, peers, stamp):
     lines = [f"{stamp['device']}, {stamp['date']}, commit `{stamp['commit']}`:", "",
              "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row, found in rows:
-        cells = [row["name"], short(found["wgrad"].get("ms"))]
+        cells = [row["name"], short(found["wgrad"].get("shown_ms"))]
         for p in peers:
             figures = found.get(p.name, {})
             if "ratio" in figures:
                 ratio = f"{figures['ratio']:.2f}"
-                cells.append(f"{short(figures['ms'])} ({ratio if figures['ratio'] >= 1 else f'**{ratio}**'})")
+                cells.append(f"{short(figures['shown_ms'])} ({ratio if figures['ratio'] >= 1 else f'**{ratio}**'})")
             else:
                 cells.append("differs" if "difference" in figures else "–")
         lines.append("| " + " | ".join(cells) + " |")
@@ -227,6 +232,8 @@ def main():
     parser.add_argument("--set", choices=["small", "large"], help="workloads for processors or for GPUs")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each (5)")
     parser.add_argument("--seconds", type=float, default=0.3, help="length of a turn (0.3)")
+    parser.add_argument("--by", choices=["median", "least"], default="median",
+                        help="ratios of median times, or, on a busy machine, of the least")
     parser.add_argument("--patience", type=float, default=900, help="seconds after which a peer is given up (900)")
     parser.add_argument("--captured", action="store_true", help="wgrad's steps are captured and replayed")
     parser.add_argument("--programs", help="folder that holds all programs; else they are built")
@@ -243,7 +250,7 @@ def main():
     peers = [Program(name, peer(args, name), patience=args.patience) for name in names]
     options = ["--device", args.device] + (["--set", args.set] if args.set else [])
     filters = ["--filter", args.filter] if args.filter else []
-    color, rows, wide = sys.stdout.isatty(), [], 50
+    color, rows, wide = sys.stdout.isatty(), [], 54
     stamp = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
              "commit": os.environ.get("WGRAD_COMMIT") or subprocess.run(
                  ["git", "rev-parse", "--short=12", "HEAD"], cwd=TOP, capture_output=True, text=True).stdout.strip()}
@@ -263,7 +270,7 @@ def main():
         stamp["device"] = ours.device
         if not rows:
             print("\n".join(f"{p.title:<16} on {p.device}" for p in [ours, *peers]))
-            print(f"\n{'workload':<{wide}} {'wgrad ms':>9}" + "".join(f"  {p.name + ' ms':>13} ratio" for p in peers))
+            print(f"\n{'workload':<{wide}} {'wgrad ms':>9}" + "".join(f"{p.name + ' ms':>15} ratio" for p in peers))
         for row in listed:
             print(f"{row['name']:<{wide}} ", end="", flush=True)
             found = measure(row, ours, peers, args)
@@ -272,10 +279,10 @@ def main():
                 print(f"FAILED: {found['wgrad']['no']}")
                 continue
             cells = [cell(found.get(p.name), color) for p in peers]
-            print(f"{short(found['wgrad'].get('ms')):>9}" + "".join(" " * (21 - len(c.split('m', 1)[1][:-4] if color and '\033' in c else c)) + c for c in cells), flush=True)
+            print(f"{short(found['wgrad'].get('shown_ms')):>9}" + "".join(cells), flush=True)
             for p in peers:
                 if "no" in found.get(p.name, {}):
-                    print(f"    {p.name}: {found[p.name]['no']}")
+                    print(f"    {p.name}: {found[p.name]['no'].splitlines()[0]}")
         ours.stop()
     for program in peers:
         program.stop()
