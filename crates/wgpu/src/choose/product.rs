@@ -294,8 +294,8 @@ fn tile_ns(work: &Work, [bm, bn, bk]: [u32; 3], splits: u32, rate: f64, alone: f
     let waves = (groups.div_ceil(MULTIPROCESSORS) as f64).max(alone);
     let steps = k.div_ceil(splits as usize).next_multiple_of(bk as usize);
     let multiply = waves * 2.0 * f64::from(bm * bn) * steps as f64 / rate;
-    // Reading every tile's factors from the cache once a wave, at what few workgroups pull.
-    let read = work.factor_bytes as f64 / STREAM;
+    // No tiling is faster than its factors are read, which may be small views of large values.
+    let read = work.factor_bytes.min(4 * batch * k * (m + n)) as f64 / STREAM;
     // The second launch, and the planes written and read.
     let planes =
         if splits == 1 { 0.0 } else { LAUNCH_NS + (batch * m * n) as f64 * 8.0 * f64::from(splits) / 3000.0 };
