@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
+use crate::lists::Lists;
+
 /// Most bind groups kept.
 const MOST: usize = 8192;
 
@@ -21,12 +23,17 @@ pub(crate) struct Binds {
     clock: u64,
     /// Groups made.
     pub(crate) made: u64,
+    /// Groups looked for.
+    pub(crate) sought: u64,
+    /// Whole plans bound.
+    pub(crate) lists: Lists,
 }
 
 impl Binds {
     /// The group of `key`, made by `make` if there is none.
     pub(crate) fn group(&mut self, key: BindKey, make: impl FnOnce() -> wgpu::BindGroup) -> wgpu::BindGroup {
         self.clock += 1;
+        self.sought += 1;
         if let Some((group, used)) = self.groups.get_mut(&key) {
             *used = self.clock;
             return group.clone();
@@ -46,6 +53,7 @@ impl Binds {
     /// Drops the groups that bind one of these buffers.
     pub(crate) fn evict(&mut self, numbers: &[u64]) {
         if !numbers.is_empty() {
+            self.lists.evict(numbers);
             self.groups.retain(|key, _| !key.ranges.iter().any(|(number, ..)| numbers.contains(number)));
         }
     }

@@ -15,6 +15,7 @@ use crate::emit;
 use crate::faults::lock;
 use crate::gpu::{Core, count};
 use crate::launch::ScalarType;
+use crate::lists::{Bound, Place, Which};
 use crate::pages::{self, Range};
 use crate::prepare::{Batch, Ready, Run, Source};
 use crate::timing::Timed;
@@ -187,6 +188,7 @@ fn given(core: &Core, ready: &Ready, args: Args<'_>) -> Result<Given> {
             wgrad_graph::bail!(Argument, "submit", "{have} {what} were given, the plan takes {need}");
         }
     }
+    let pages = lock(&core.pages);
     let mut leaves = SmallVec::new();
     for (i, (leaf, arg)) in plan.leaves.iter().zip(args.leaves).enumerate() {
         leaves.push(match (leaf.kind, arg) {
@@ -197,18 +199,28 @@ fn given(core: &Core, ready: &Ready, args: Args<'_>) -> Result<Given> {
                 None
             }
             (LeafKind::Buffer | LeafKind::Donated, LeafArg::Buffer(id)) => {
-                Some(pages::find(core, "submit", *id)?)
+                Some(pages::range(&pages, "submit", *id)?)
             }
             (kind, _) => {
                 wgrad_graph::bail!(Argument, "submit", "what is given for leaf {i} is not of kind {kind:?}")
             }
         });
     }
-    let outs = args.outputs.iter().map(|id| pages::find(core, "submit", *id)).collect::<Result<_>>()?;
+    let outs = args.outputs.iter().map(|id| pages::range(&pages, "submit", *id)).collect::<Result<_>>()?;
     Ok(Given { leaves, outs })
 }
 
 impl Given {
+    /// Everything that bindings depend on.
+    fn places(&self, work: &[Option<(u64, wgpu::Buffer)>]) -> Vec<Place> {
+        let none = (u64::MAX, 0, 0);
+        let range = |r: &Range| (r.number, r.offset, r.bytes);
+        let work =
+            work.iter().map(|w| w.as_ref().map_or(none, |(number, buffer)| (*number, 0, buffer.size())));
+        let leaves = self.leaves.iter().map(|leaf| leaf.as_ref().map_or(none, range));
+        work.chain(leaves).chain(self.outs.iter().map(range)).collect()
+    }
+
     /// Number, buffer and offset of what a binding refers to.
     fn find<'a>(
         &'a self,
@@ -242,22 +254,15 @@ impl Given {
     }
 }
 
-/// A run with its bind group, ready to record.
-struct Bound<'a> {
-    run: &'a Run,
-    group: wgpu::BindGroup,
-    uniform: Option<wgpu::BindGroup>,
-    /// For parts of a batch, their invocations (the first immediate), and the grid.
-    total: Option<(u32, [u32; 3])>,
-}
-
-fn bind<'a>(
+fn bind(
     core: &Core,
     binds: &mut Binds,
     given: &Given,
     work: &[Option<(u64, wgpu::Buffer)>],
-    run: &'a Run,
-) -> Result<Bound<'a>> {
+    ready: &Ready,
+    at: usize,
+) -> Result<Bound> {
+    let run = &ready.runs[at];
     let mut ranges = SmallVec::new();
     let mut buffers: SmallVec<[&wgpu::Buffer; 6]> = SmallVec::new();
     for (source, bytes) in &run.binds {
@@ -266,7 +271,7 @@ fn bind<'a>(
         buffers.push(buffer);
     }
     let group = group(core, binds, run, ranges, &buffers);
-    Ok(Bound { run, group, uniform: run.uniform.clone(), total: None })
+    Ok(Bound { run: Which::Run(at as u32), group, uniform: run.uniform.clone(), total: None })
 }
 
 fn group(
@@ -302,15 +307,16 @@ fn group(
 const MOST_TABLES: usize = 8;
 
 /// A batch in as few dispatches as there are sets of driver buffers in which its parts lie.
-fn bind_batch<'a>(
+fn bind_batch(
     core: &Core,
     binds: &mut Binds,
     given: &Given,
     work: &[Option<(u64, wgpu::Buffer)>],
-    ready: &'a Ready,
-    batch: &'a Batch,
-    bound: &mut Vec<Bound<'a>>,
+    ready: &Ready,
+    number: usize,
+    bound: &mut Vec<Bound>,
 ) -> Result<()> {
+    let batch = &ready.batches[number];
     // For each set of buffers: its parts, each with its places.
     let mut sets: Vec<(SmallVec<[u64; 6]>, Parts<'_>)> = Vec::new();
     for (p, (part, _)) in batch.parts.iter().enumerate() {
@@ -324,10 +330,10 @@ fn bind_batch<'a>(
     }
     for (_, parts) in &sets {
         match bind_parts(core, binds, batch, parts)? {
-            Some(whole) => bound.push(whole),
+            Some(whole) => bound.push(Bound { run: Which::Batch(number as u32), ..whole }),
             None => {
                 for (p, _) in parts {
-                    bound.push(bind(core, binds, given, work, &ready.runs[batch.runs.start + p])?);
+                    bound.push(bind(core, binds, given, work, ready, batch.runs.start + p)?);
                 }
             }
         }
@@ -343,12 +349,12 @@ type Parts<'a> = Vec<(usize, Found<'a>)>;
 
 /// Parts of a batch that lie in the same buffers as one dispatch; `None` where that does not pay, or
 /// where they lie too far apart to be bound together.
-fn bind_parts<'a>(
+fn bind_parts(
     core: &Core,
     binds: &mut Binds,
-    batch: &'a Batch,
+    batch: &Batch,
     parts: &[(usize, Found<'_>)],
-) -> Result<Option<Bound<'a>>> {
+) -> Result<Option<Bound>> {
     if parts.len() < 2 {
         return Ok(None);
     }
@@ -389,29 +395,35 @@ fn bind_parts<'a>(
     };
     let group = group(core, binds, &batch.whole, ranges, &buffers);
     let grid = emit::fold(u64::from(total.div_ceil(batch.workgroup)), &core.caps)?;
-    Ok(Some(Bound { run: &batch.whole, group, uniform: Some(uniform), total: Some((total, grid)) }))
+    Ok(Some(Bound { run: Which::Batch(0), group, uniform: Some(uniform), total: Some((total, grid)) }))
 }
 
-/// Everything that a plan runs, bound.
-fn bind_all<'a>(
+/// Everything that a plan runs, bound; as before where it is bound to the same places.
+fn bind_all(
     core: &Core,
     given: &Given,
     work: &[Option<(u64, wgpu::Buffer)>],
-    ready: &'a Ready,
-) -> Result<Vec<Bound<'a>>> {
+    ready: &Ready,
+) -> Result<Arc<[Bound]>> {
     let mut binds = lock(&core.binds);
+    let places = given.places(work);
+    if let Some(bound) = binds.lists.find(ready.serial, &places) {
+        return Ok(bound);
+    }
     let mut bound = Vec::with_capacity(ready.runs.len());
-    let mut batches = ready.batches.iter().peekable();
+    let mut batches = ready.batches.iter().enumerate().peekable();
     let mut at = 0;
     while at < ready.runs.len() {
-        if let Some(batch) = batches.next_if(|b| b.runs.start == at) {
-            bind_batch(core, &mut binds, given, work, ready, batch, &mut bound)?;
+        if let Some((number, batch)) = batches.next_if(|(_, b)| b.runs.start == at) {
+            bind_batch(core, &mut binds, given, work, ready, number, &mut bound)?;
             at = batch.runs.end;
             continue;
         }
-        bound.push(bind(core, &mut binds, given, work, &ready.runs[at])?);
+        bound.push(bind(core, &mut binds, given, work, ready, at)?);
         at += 1;
     }
+    let bound = bound.into();
+    binds.lists.keep(ready.serial, places, &bound);
     Ok(bound)
 }
 
@@ -427,8 +439,7 @@ fn word(value: f64, ty: ScalarType) -> u32 {
     }
 }
 
-fn record(pass: &mut wgpu::ComputePass<'_>, bound: &Bound<'_>, scalars: &[f64]) {
-    let run = bound.run;
+fn record(pass: &mut wgpu::ComputePass<'_>, run: &Run, bound: &Bound, scalars: &[f64]) {
     pass.set_pipeline(&run.kernel.pipeline);
     pass.set_bind_group(0, &bound.group, &[]);
     if let Some(uniform) = &bound.uniform {
@@ -451,7 +462,8 @@ fn record(pass: &mut wgpu::ComputePass<'_>, bound: &Bound<'_>, scalars: &[f64]) 
 /// Runs `runs[from..]` in one pass until the submission is large enough; where it stopped.
 fn pass(
     encoder: &mut wgpu::CommandEncoder,
-    runs: &[Bound<'_>],
+    ready: &Ready,
+    runs: &[Bound],
     from: usize,
     scalars: &[f64],
     mut timed: Option<&mut Timed<'_>>,
@@ -461,14 +473,15 @@ fn pass(
     if let Some(timed) = &timed {
         timed.start(&mut pass);
     }
-    while at < runs.len()
-        && at - from < MOST_DISPATCHES
-        && (at == from || ns + runs[at].run.cost_ns <= MOST_NS)
-    {
-        ns += runs[at].run.cost_ns;
-        record(&mut pass, &runs[at], scalars);
+    while at < runs.len() && at - from < MOST_DISPATCHES {
+        let run = ready.run(runs[at].run);
+        if at > from && ns + run.cost_ns > MOST_NS {
+            break;
+        }
+        ns += run.cost_ns;
+        record(&mut pass, run, &runs[at], scalars);
         if let Some(timed) = &mut timed {
-            timed.after(&mut pass, &runs[at].run.steps);
+            timed.after(&mut pass, &run.steps);
         }
         at += 1;
     }
@@ -530,7 +543,7 @@ pub(crate) fn submit(core: &Arc<Core>, ready: &Ready, args: Args<'_>) -> Result<
             let (_, to, _) = given.find(&work, &core.flag, Source::Work(0, 0), 0)?;
             encoder.copy_buffer_to_buffer(from, *offset, to, 0, upload_bytes);
         }
-        let mut at = pass(&mut encoder, &runs, 0, args.scalars, timed.as_mut());
+        let mut at = pass(&mut encoder, ready, &runs, 0, args.scalars, timed.as_mut());
         let mut copied = staged.is_some();
         while at < runs.len() {
             if let Some(timed) = &mut timed {
@@ -540,7 +553,7 @@ pub(crate) fn submit(core: &Arc<Core>, ready: &Ready, args: Args<'_>) -> Result<
             if let Some(timed) = &mut timed {
                 timed.begin(core, &mut encoder)?;
             }
-            at = pass(&mut encoder, &runs, at, args.scalars, timed.as_mut());
+            at = pass(&mut encoder, ready, &runs, at, args.scalars, timed.as_mut());
         }
         if let Some(timed) = &mut timed {
             timed.end(core, &mut encoder, copied);

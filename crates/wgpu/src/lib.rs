@@ -18,6 +18,7 @@ mod gpu;
 mod heap;
 mod kernels;
 mod launch;
+mod lists;
 mod mapped;
 mod matrices;
 mod native;

@@ -7,6 +7,7 @@ use wgrad_graph::{BufferId, Error, ErrorKind, Result};
 
 use crate::faults::lock;
 use crate::gpu::Core;
+use crate::heap::Heap;
 
 /// How long an allocation that found no room waits for memory that ended submissions give back.
 const RECLAIM: Duration = Duration::from_secs(10);
@@ -106,7 +107,11 @@ pub(crate) fn free(core: &Core, id: BufferId) {
 
 /// The range that `id` names.
 pub(crate) fn find(core: &Core, op: &str, id: BufferId) -> Result<Range> {
-    let pages = lock(&core.pages);
+    range(&lock(&core.pages), op, id)
+}
+
+/// The range that `id` names in `pages`.
+pub(crate) fn range(pages: &Heap<wgpu::Buffer>, op: &str, id: BufferId) -> Result<Range> {
     let (lease, buffer) = pages.find(id).ok_or_else(|| {
         Error::new(
             ErrorKind::Stale,

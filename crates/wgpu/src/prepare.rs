@@ -11,9 +11,11 @@ use wgrad_graph::{Caps, DeviceKind, Error, ErrorKind, LeafKind, Loc, Plan, Prepa
 
 use crate::choose;
 use crate::emit;
+use crate::faults::lock;
 use crate::gpu::Core;
 use crate::kernels::{Kernel, Wanted};
 use crate::launch::{Binding, Bound, Launch, Lowered, Params, ScalarType, Word};
+use crate::lists::Which;
 use crate::workspace::{self, Places};
 
 /// What a binding refers to, workspace places resolved.
@@ -83,7 +85,7 @@ pub(crate) struct Batch {
 /// A prepared plan.
 pub(crate) struct Ready {
     pub(crate) core: Arc<Core>,
-    serial: u64,
+    pub(crate) serial: u64,
     pub(crate) plan: Arc<Plan>,
     pub(crate) runs: Vec<Run>,
     /// Ascending.
@@ -104,8 +106,19 @@ impl Prepared for Ready {
     }
 }
 
+impl Ready {
+    /// A run, or a batch as one.
+    pub(crate) fn run(&self, which: Which) -> &Run {
+        match which {
+            Which::Run(at) => &self.runs[at as usize],
+            Which::Batch(at) => &self.batches[at as usize].whole,
+        }
+    }
+}
+
 impl Drop for Ready {
     fn drop(&mut self) {
+        lock(&self.core.binds).lists.forget(self.serial);
         workspace::release(&self.core, self.serial);
     }
 }
