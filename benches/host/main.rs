@@ -2,9 +2,11 @@
 //! flush whose plan is in the cache; how these grow with the number of nodes; and what plans say of memory.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
+mod again;
 #[path = "../pipeline/dry.rs"]
 mod dry;
 mod grow;
+
 #[path = "../pipeline/model.rs"]
 #[allow(dead_code, reason = "the model of another benchmark, whole")]
 mod model;
@@ -19,10 +21,10 @@ use wgrad::prelude::*;
 /// Times the host's part of steps.
 #[derive(Parser)]
 struct Args {
-    /// Only parts whose name contains this: step, grow, small, transfer.
+    /// Only parts whose name contains this: step, grow, small, again, transfer.
     #[arg(long, default_value = "")]
     filter: String,
-    /// Device of `small` and `transfer`: `auto`, `cpu`, or an adapter's index or part of its name.
+    /// Device of `small`, `again` and `transfer`: `auto`, `cpu`, or an adapter's index or part of its name.
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Blocks of the GPT.
@@ -72,6 +74,9 @@ fn main() -> Result<()> {
     let device = Device::named(&args.device)?;
     if wants("small") {
         small::run(&device)?;
+    }
+    if wants("again") {
+        again::run(&device)?;
     }
     if wants("transfer") {
         transfer::run(&device)?;

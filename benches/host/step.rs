@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// What a plan says of memory.
-fn memory(plan: &Plan, caps: &Caps) {
+pub(crate) fn memory(plan: &Plan, caps: &Caps) {
     let memory = plan.memory(caps);
     let (peak, least) = (memory.peak_bytes(), memory.least_peak_bytes());
     println!(

@@ -32,6 +32,23 @@ struct Made {
     ready: Ready,
 }
 
+/// What the end of a pass computes: the numbers of the updates that are of use, then each goal, with its update.
+pub(crate) struct Goals {
+    pub(crate) updates: Vec<usize>,
+    pub(crate) goals: Vec<(ValueKey, Option<usize>)>,
+}
+
+/// The roots of a final flush.
+pub(crate) struct Rooted {
+    pub(crate) roots: Vec<Root>,
+    /// For each root, the version of an owned value whose place the result may take.
+    pub(crate) places: Vec<Option<Arc<Lease>>>,
+    /// Where each goal ends.
+    homes: Vec<GoalHome>,
+    /// For each goal, its buffer if it was computed before.
+    before: Vec<Option<(Arc<Lease>, Ticket)>>,
+}
+
 /// What a leaf of a cut is bound to.
 #[derive(Clone)]
 pub(crate) enum Bind {
@@ -211,7 +228,7 @@ impl State {
     }
 
     /// Uploads the tables and computes the values of passes around that `goals` depend on.
-    fn sources_first(&mut self, pool: &mut Pool, goals: &[ValueKey]) -> Result<()> {
+    pub(crate) fn sources_first(&mut self, pool: &mut Pool, goals: &[ValueKey]) -> Result<()> {
         if pool.outer.is_empty() && pool.tables.is_empty() {
             return Ok(());
         }
@@ -250,9 +267,42 @@ impl State {
         &mut self,
         pool: &mut Pool,
         cut: &mut Cut,
-        mut roots: Vec<Root>,
+        roots: Vec<Root>,
         places: Option<&[Option<Arc<Lease>>]>,
     ) -> Result<Made> {
+        let count = roots.len();
+        let (key, binds) = self.key(pool, cut, roots, places);
+        let plain_kinds = key.leaves.iter().map(|(_, kind)| *kind).collect();
+        let room = self.room(key.within_bytes.is_some());
+        let looking = self.profiling.stage(Stage::Plan);
+        let ready = self.plans.ready(&self.backend, key, &room, &cut.phases, &self.profiling);
+        let ready = ready.map(|cached| cached.ready.clone());
+        drop(looking);
+        let ready = ready.inspect_err(|error| self.note(error))?;
+        self.workspace_bytes = self.workspace_bytes.max(ready.plan.workspace_bytes);
+        let numbers: Vec<f64> = cut.numbers.iter().map(|n| pool.take_number(*n)).collect();
+        let mut leases = self.run(&ready, &binds, &numbers)?;
+        for (node, _) in cut.vals.keys().filter(|(_, out)| *out == 0) {
+            let node = &mut pool.nodes[*node as usize];
+            let computes = !matches!(node.op, Op::Input | Op::Scalar)
+                && !matches!(node.outs[0].standing, Standing::Computed(..));
+            let ran = node.ran;
+            node.ran |= computes || node.op == Op::Input;
+            self.recomputed += u64::from(computes && ran);
+        }
+        let others = leases.split_off(count);
+        let kept = ready.plan.outputs[count..].iter().map(|o| o.val).zip(others).collect();
+        Ok(Made { kinds: plain_kinds, roots: leases, kept, ready })
+    }
+
+    /// What the plan of a cut depends on, with the cut's graph, and what its leaves are bound to.
+    pub(crate) fn key(
+        &self,
+        pool: &Pool,
+        cut: &mut Cut,
+        mut roots: Vec<Root>,
+        places: Option<&[Option<Arc<Lease>>]>,
+    ) -> (PlanKey, Vec<Bind>) {
         let binds: Vec<Bind> = cut.leaves.iter().map(|(_, node, out)| bind(pool, *node, *out)).collect();
         let mut kinds = Vec::with_capacity(binds.len());
         // For the buffer of each place, the first root that may take it.
@@ -278,32 +328,10 @@ impl State {
             };
             kinds.push((*id, kind));
         }
-        let count = roots.len();
-        let plain_kinds = kinds.iter().map(|(_, kind)| *kind).collect();
         let options = Options { fuse: self.config.fuse, keep: places.is_none() };
         let within_bytes = pool.within_bytes.filter(|_| !options.keep);
         let graph = std::mem::take(&mut cut.graph);
-        let key = PlanKey { graph, roots, leaves: kinds, options, within_bytes };
-        let room = self.room(within_bytes.is_some());
-        let looking = self.profiling.stage(Stage::Plan);
-        let ready = self.plans.ready(&self.backend, key, &room, &cut.phases, &self.profiling);
-        let ready = ready.map(|cached| cached.ready.clone());
-        drop(looking);
-        let ready = ready.inspect_err(|error| self.note(error))?;
-        self.workspace_bytes = self.workspace_bytes.max(ready.plan.workspace_bytes);
-        let numbers: Vec<f64> = cut.numbers.iter().map(|n| pool.take_number(*n)).collect();
-        let mut leases = self.run(&ready, &binds, &numbers)?;
-        for (node, _) in cut.vals.keys().filter(|(_, out)| *out == 0) {
-            let node = &mut pool.nodes[*node as usize];
-            let computes = !matches!(node.op, Op::Input | Op::Scalar)
-                && !matches!(node.outs[0].standing, Standing::Computed(..));
-            let ran = node.ran;
-            node.ran |= computes || node.op == Op::Input;
-            self.recomputed += u64::from(computes && ran);
-        }
-        let others = leases.split_off(count);
-        let kept = ready.plan.outputs[count..].iter().map(|o| o.val).zip(others).collect();
-        Ok(Made { kinds: plain_kinds, roots: leases, kept, ready })
+        (PlanKey { graph, roots, leaves: kinds, options, within_bytes }, binds)
     }
 
     /// Submits a plan that is ready; one buffer an output.
@@ -400,16 +428,7 @@ impl State {
                 return Err(Error::new(ErrorKind::Stale, "set", rule).at(update.at));
             }
         }
-        // Only the last version of each owned value that still exists is of use.
-        let of_use = |(i, u): (usize, &Update)| {
-            let last = pool.newest.get(&u.owned) == Some(&i);
-            (last && self.owned.contains_key(u.owned)).then_some(i)
-        };
-        let updates: Vec<usize> = pool.updates.iter().enumerate().filter_map(of_use).collect();
-        let goals: Vec<(ValueKey, Option<usize>)> = (updates.iter())
-            .map(|i| (pool.updates[*i].value, Some(*i)))
-            .chain(pool.deferred.iter().map(|(key, _)| (*key, None)))
-            .collect();
+        let Goals { updates, goals } = self.goals(pool);
         let keys: Vec<ValueKey> = goals.iter().map(|(key, _)| *key).collect();
         let asked = Asked { goals: &keys, within_bytes: pool.within_bytes };
         let simple = pool.tape.whole
@@ -425,27 +444,7 @@ impl State {
             cut(pool, &keys)?
         };
         check(pool, &cut)?;
-        let mut roots: Vec<Root> = Vec::new();
-        let mut places: Vec<Option<Arc<Lease>>> = Vec::new();
-        let mut root_of: FastMap<Val, usize> = FastMap::default();
-        let mut homes: Vec<GoalHome> = Vec::new();
-        // Held from here on, so that nothing takes the place of a version that another value becomes.
-        let mut before: Vec<Option<(Arc<Lease>, Ticket)>> = Vec::new();
-        for (key, update) in &goals {
-            let v = pool.values[*key];
-            before.push(leaf_lease(pool, v.node, v.out));
-            if before.last().is_some_and(Option::is_some) {
-                homes.push(GoalHome::Before);
-                continue;
-            }
-            let val = cut.vals[&(v.node, v.out)];
-            let root = *root_of.entry(val).or_insert_with(|| {
-                roots.push(Root { val, into: None });
-                places.push(update.and_then(|u| self.owned[pool.updates[u].owned].lease.clone()));
-                roots.len() - 1
-            });
-            homes.push(GoalHome::Root(root));
-        }
+        let Rooted { roots, places, homes, before } = self.rooted(pool, &cut, &goals);
         let made = match roots.is_empty() {
             true => None,
             false => Some(self.submit(pool, &mut cut, roots, Some(&places))?),
@@ -466,6 +465,47 @@ impl State {
         }
         self.commit_goals(pool, &updates, &leases);
         Ok(Recording { ready: made.map(|m| m.ready), leaves, numbers: cut.numbers, updates, homes })
+    }
+
+    /// What the end of a pass computes.
+    pub(crate) fn goals(&self, pool: &Pool) -> Goals {
+        // Only the last version of each owned value that still exists is of use.
+        let of_use = |(i, u): (usize, &Update)| {
+            let last = pool.newest.get(&u.owned) == Some(&i);
+            (last && self.owned.contains_key(u.owned)).then_some(i)
+        };
+        let updates: Vec<usize> = pool.updates.iter().enumerate().filter_map(of_use).collect();
+        let goals: Vec<(ValueKey, Option<usize>)> = (updates.iter())
+            .map(|i| (pool.updates[*i].value, Some(*i)))
+            .chain(pool.deferred.iter().map(|(key, _)| (*key, None)))
+            .collect();
+        Goals { updates, goals }
+    }
+
+    /// The roots of a cut that computes `goals`.
+    pub(crate) fn rooted(&self, pool: &Pool, cut: &Cut, goals: &[(ValueKey, Option<usize>)]) -> Rooted {
+        let mut roots: Vec<Root> = Vec::new();
+        let mut places: Vec<Option<Arc<Lease>>> = Vec::new();
+        let mut root_of: FastMap<Val, usize> = FastMap::default();
+        let mut homes: Vec<GoalHome> = Vec::new();
+        // Held from here on, so that nothing takes the place of a version that another value becomes.
+        let mut before: Vec<Option<(Arc<Lease>, Ticket)>> = Vec::new();
+        for (key, update) in goals {
+            let v = pool.values[*key];
+            before.push(leaf_lease(pool, v.node, v.out));
+            if before.last().is_some_and(Option::is_some) {
+                homes.push(GoalHome::Before);
+                continue;
+            }
+            let val = cut.vals[&(v.node, v.out)];
+            let root = *root_of.entry(val).or_insert_with(|| {
+                roots.push(Root { val, into: None });
+                places.push(update.and_then(|u| self.owned[pool.updates[u].owned].lease.clone()));
+                roots.len() - 1
+            });
+            homes.push(GoalHome::Root(root));
+        }
+        Rooted { roots, places, homes, before }
     }
 
     /// Commits the new versions and the deferred values of a pass: a buffer for each, and what made it.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHasher;
 use wgrad_graph::{
-    Backend, Fitted, Graph, LeafKind, NodeId, Op, Options, Phase, Plan, Prepared, Result, Root, Stage,
-    Within, plan_watched, plan_within,
+    Backend, Caps, Fitted, Graph, LeafKind, NodeId, Op, Options, Phase, Plan, Prepared, Result, Root, Stage,
+    Watch, Within, plan_watched, plan_within,
 };
 
 use wgrad_profile::PhaseMix;
@@ -123,6 +123,25 @@ impl Plans {
     }
 }
 
+/// The plan of `graph`, which is that of `key`, and the phases of its nodes where it is of another graph.
+pub(crate) fn planned(
+    caps: &Caps,
+    graph: &Arc<Graph>,
+    key: &PlanKey,
+    room: &Room,
+    phases: &[Phase],
+    watch: Option<&dyn Watch>,
+) -> Result<(Plan, Option<Vec<Phase>>)> {
+    let PlanKey { roots, leaves, options, within_bytes, .. } = key;
+    let Some(most_bytes) = *within_bytes else {
+        return Ok((plan_watched(graph, roots, leaves, options, caps, watch)?, None));
+    };
+    let bytes = |plan: &Plan| room.peak_with(plan);
+    let within = Within { most_bytes, bytes: &bytes, phases };
+    let Fitted { plan, phases, .. } = plan_within(graph, roots, leaves, options, caps, &within, watch)?;
+    Ok((plan, Some(phases)))
+}
+
 fn make(
     backend: &Arc<dyn Backend>,
     key: PlanKey,
@@ -131,25 +150,9 @@ fn make(
     profiling: &Profiling,
 ) -> Result<Cached> {
     let graph = Arc::new(key.graph.clone());
-    let again: Vec<Phase>;
     let watch = profiling.watch().map(|watch| &**watch);
-    let (caps, PlanKey { roots, leaves, options, .. }) = (backend.caps(), &key);
-    let fitted = match key.within_bytes {
-        None => None,
-        Some(most_bytes) => {
-            let bytes = |plan: &Plan| room.peak_with(plan);
-            let within = Within { most_bytes, bytes: &bytes, phases };
-            Some(plan_within(&graph, roots, leaves, options, caps, &within, watch)?)
-        }
-    };
-    let (plan, phases) = match fitted {
-        None => (plan_watched(&graph, roots, leaves, options, caps, watch)?, phases),
-        Some(Fitted { plan, phases, .. }) => {
-            again = phases;
-            (plan, &again[..])
-        }
-    };
-    let plan = Arc::new(plan);
+    let (plan, again) = planned(backend.caps(), &graph, &key, room, phases, watch)?;
+    let (plan, phases) = (Arc::new(plan), again.as_deref().unwrap_or(phases));
     tracing::debug!(target: "wgrad::plan", steps = plan.steps.len(), workspace_bytes = plan.workspace_bytes, "planned");
     tracing::trace!(target: "wgrad::plan", "{plan}");
     // Before the device reserves the workspace: what is refused must hold nothing.

@@ -41,6 +41,8 @@ pub enum Fast {
     RowPrograms,
     /// Attention by blocks, without its weights in memory.
     FlashAttention,
+    /// A plan bound to the buffers that it was bound to before takes its bind groups as a whole.
+    BoundPlans,
 }
 
 impl Fast {
@@ -63,6 +65,7 @@ impl Fast {
         Fast::EqualPasses,
         Fast::RowPrograms,
         Fast::FlashAttention,
+        Fast::BoundPlans,
     ];
 
     /// The name by which it is switched off.
@@ -85,6 +88,7 @@ impl Fast {
             Fast::EqualPasses => "equal_passes",
             Fast::RowPrograms => "row_programs",
             Fast::FlashAttention => "flash_attention",
+            Fast::BoundPlans => "bound_plans",
         }
     }
 

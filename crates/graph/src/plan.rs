@@ -120,7 +120,7 @@ pub struct Plan {
 }
 
 /// Device memory that a plan takes, known before it runs.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanMemory {
     /// Bytes of the buffers that it reads, those that it may write into too.
     pub leaf_bytes: usize,

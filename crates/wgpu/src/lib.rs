@@ -27,6 +27,7 @@ mod prepare;
 mod read;
 mod staging;
 mod timing;
+mod together;
 mod wait;
 mod workspace;
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wgrad_graph::{
-    Args, Backend, Body, BufferId, DType, ErrorKind, Graph, Group, Home, Kind, Leaf, LeafArg, LeafKind, Loc,
-    Node, Op, Out, Output, Plan, Ran, Shape, Slot, Stage, Step, Val, Watch,
+    Args, Backend, Body, BufferId, DType, ErrorKind, Fast, Graph, Group, Home, Kind, Leaf, LeafArg, LeafKind,
+    Loc, Node, Op, Out, Output, Plan, Ran, Shape, Slot, Stage, Step, Val, Watch,
 };
 
 use crate::launch::{Binding, Bound, Launch, Lowered, Params, ScalarType, Word};
@@ -360,7 +360,8 @@ fn nothing_grows_over_many_steps() {
             (binds.made, binds.sought)
         };
         // A step that binds what an earlier one has bound looks for no bind group.
-        assert!(made <= 8 && sought <= 32, "{made} bind groups made, {sought} looked for");
+        let most = if gpu.caps().allows(Fast::BoundPlans) { 32 } else { u64::MAX };
+        assert!(made <= 8 && sought <= most, "{made} bind groups made, {sought} looked for");
         if let (Some(then), Some(now)) = (report, gpu.allocator_report()) {
             // A few staging buffers more may be in flight at one time than at another.
             assert!(now.allocations <= then.allocations + 8, "{then:?} {now:?}");
