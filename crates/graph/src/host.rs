@@ -16,6 +16,8 @@ pub trait Element: Copy + Send + Sync + Default + PartialEq + fmt::Debug + seale
     const DTYPE: DType;
     /// Appends the element's little-endian bytes.
     fn push(self, bytes: &mut Vec<u8>);
+    /// Appends the little-endian bytes of all elements.
+    fn push_all(elems: &[Self], bytes: &mut Vec<u8>);
     /// The element at the start of `bytes`, which hold at least one.
     fn pull(bytes: &[u8]) -> Self;
     /// The nearest element to `x`: floats round, integers truncate and wrap, bool is `x != 0`.
@@ -35,6 +37,13 @@ macro_rules! element {
             const DTYPE: DType = DType::$dtype;
             fn push(self, bytes: &mut Vec<u8>) {
                 bytes.extend_from_slice(&self.to_le_bytes());
+            }
+            fn push_all(elems: &[Self], bytes: &mut Vec<u8>) {
+                // In place, which compiles to a copy; appending one after the other does not.
+                let start = bytes.len();
+                bytes.resize(start + size_of_val(elems), 0);
+                let places = bytes[start..].chunks_exact_mut(size_of::<$t>());
+                places.zip(elems).for_each(|(to, e)| to.copy_from_slice(&e.to_le_bytes()));
             }
             fn pull(bytes: &[u8]) -> Self {
                 let mut raw = [0; size_of::<$t>()];
@@ -72,6 +81,9 @@ impl Element for bool {
     const DTYPE: DType = DType::Bool;
     fn push(self, bytes: &mut Vec<u8>) {
         bytes.push(u8::from(self));
+    }
+    fn push_all(elems: &[Self], bytes: &mut Vec<u8>) {
+        bytes.extend(elems.iter().map(|e| u8::from(*e)));
     }
     fn pull(bytes: &[u8]) -> Self {
         bytes[0] != 0
@@ -141,7 +153,7 @@ impl HostTensor {
             );
         }
         let mut bytes = Vec::with_capacity(size_of_val(elems));
-        elems.iter().for_each(|e| e.push(&mut bytes));
+        T::push_all(elems, &mut bytes);
         Ok(HostTensor { shape, dtype: T::DTYPE, bytes: bytes.into() })
     }
 
@@ -211,7 +223,7 @@ impl HostTensor {
     pub fn cast(&self, dtype: DType) -> HostTensor {
         fn pack<T: Element>(from: &HostTensor) -> Bytes {
             let mut bytes = Vec::with_capacity(from.shape.elems() * T::DTYPE.bytes());
-            from.to_vec::<T>().into_iter().for_each(|e| e.push(&mut bytes));
+            T::push_all(&from.to_vec::<T>(), &mut bytes);
             bytes.into()
         }
         let bytes = if dtype == self.dtype { self.bytes.clone() } else { typed!(dtype, pack(self)) };
