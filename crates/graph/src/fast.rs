@@ -47,7 +47,7 @@ pub enum Fast {
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 17] = [
+    pub const ALL: [Fast; 18] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
