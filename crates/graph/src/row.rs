@@ -111,6 +111,10 @@ impl Group {
             return Err(format!("{self}: an index of an extreme in a row program"));
         }
         let stages = self.row_stages();
+        let narrow = |(id, (expr, _)): (usize, &(Expr, crate::DType))| matches!(expr, Expr::Gather { index, .. } if stages[id].whole && self.rank(*index) < self.dims.len());
+        if self.body.exprs.iter().enumerate().any(narrow) {
+            return Err(format!("{self}: a gather along the row by an index that knows no row"));
+        }
         let outer = |s: &Store| !self.stores_rows(s) && stages[s.x as usize].whole;
         match self.stores.iter().find(|s| outer(s)) {
             Some(s) => Err(format!("{self}: {:?} is stored once a row and changes along it", s.val)),

@@ -240,6 +240,8 @@ impl Merger<'_, '_> {
         merged.group.stores.retain(|s| !(kg.operands.contains(&s.val) && gone(s.val)));
         merged.compact();
         merged.join_accs();
+        merged.widen_gathers();
+        merged.become_reduction();
         let apart = match self.cut.caps.kind {
             DeviceKind::Cpu => !merged.group.rows_lie_together() || !merged.group.rows_end_in_order(),
             DeviceKind::SoftwareGpu => !merged.group.rows_lie_together(),
@@ -434,6 +436,46 @@ fn append(merged: &mut Draft, draft: &Draft, way: &Way, rows: &Rows, values: &Ha
 }
 
 impl Draft {
+    /// Gives gathers whose place changes along the row indices over the whole space.
+    fn widen_gathers(&mut self) {
+        let stages = self.group.row_stages();
+        let rank = self.group.dims.len();
+        for id in (0..stages.len()).filter(|id| stages[*id].whole) {
+            let Expr::Gather { index: i, .. } = self.group.body.exprs[id].0 else { continue };
+            let mut wide = index(&self.group, i).clone();
+            let view = &mut wide.views[0];
+            for axis in view.dims.len()..rank {
+                view.dims.push(self.group.dims[axis]);
+                view.strides.push(0);
+                if let Some(valid) = &mut view.valid {
+                    valid.push(0..self.group.dims[axis]);
+                }
+            }
+            let new = self.index(&wide);
+            if let Expr::Gather { index, .. } = &mut self.group.body.exprs[id].0 {
+                *index = new;
+            }
+        }
+    }
+
+    /// One level of accumulators of what changes along the row alone, stored once a row, is a reduction.
+    fn become_reduction(&mut self) {
+        let group = &self.group;
+        let stages = group.row_stages();
+        let mut needed = vec![false; stages.len()];
+        group.accs.iter().for_each(|a| needed[a.x as usize] = true);
+        for id in (0..needed.len()).rev() {
+            if needed[id] {
+                group.body.exprs[id].0.operands(|x| needed[x as usize] = true);
+            }
+        }
+        let scalar = |id: usize| matches!(group.body.exprs[id].0, Expr::Scalar { .. });
+        let along = (0..needed.len()).all(|id| !needed[id] || stages[id].whole || scalar(id));
+        if group.row_levels() == 1 && along && !group.stores.iter().any(|s| group.stores_rows(s)) {
+            self.group.kind = Kind::Reduce;
+        }
+    }
+
     /// Makes equal accumulators one.
     fn join_accs(&mut self) {
         loop {

@@ -211,3 +211,31 @@ fn random_numbers_are_not_made_again() {
     assert!(plan.steps.iter().all(|s| s.group.kind != Kind::Row || !random(&s.group)), "{plan}");
     verify(&s, &plan, 4);
 }
+
+/// A table read at places that change along the row, by an index that does not.
+#[test]
+fn tables_may_be_read_along_a_row() {
+    for dims in [vec![5, 7], vec![7]] {
+        let mut s = Sketch::new();
+        let (x, at, table) = (s.x(&dims), s.input(&dims, DType::I32), s.x(&[3]));
+        let flat = s.reshape(at, &[dims.iter().product()]);
+        let w = s.op(Op::Gather { axis: 0 }, &[table, flat]);
+        let w = s.reshape(w, &dims);
+        let m = spread(&mut s, Reduce::Max, x, dims.len() - 1);
+        let d = s.bin(Binary::Sub, x, m);
+        let y = s.bin(Binary::Mul, d, w);
+        assert_eq!(told(&s, &[y]).len(), 1);
+    }
+}
+
+/// Two sums of which one is divided by the other are a reduction of two accumulators.
+#[test]
+fn sums_of_one_row_are_a_reduction() {
+    let mut s = Sketch::new();
+    let (x, w) = (s.x(&[5, 7]), s.x(&[5, 7]));
+    let p = s.bin(Binary::Mul, x, w);
+    let (a, b) = (s.reduce(Reduce::Sum, p, &[1]), s.reduce(Reduce::Sum, w, &[1]));
+    let y = s.bin(Binary::Div, a, b);
+    let text = told(&s, &[y]);
+    assert_eq!(text, ["reduce [5] over [7] reads [%0, %1] writes [%5]"]);
+}
