@@ -78,7 +78,14 @@ fn run(device: &Device, work: &Work, how: How, seconds: f64) -> Result<Line> {
     let first_ms = start.elapsed().as_secs_f64() * 1e3;
     let times = peaks::time(&training.ctx, seconds, 1, &|| training.step().map(|_| ()))?;
     let mixed = matches!(work.model, Model::Gpt { mixed: true, .. });
-    let peak_mib = training.ctx.stats().peak_bytes as f64 / f64::from(1 << 20);
+    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+    let plan = training.ctx.last_plan().map(|plan| plan.memory(training.ctx.caps()));
+    let more = BTreeMap::from([
+        ("first_ms", first_ms),
+        ("peak_mib", mib(training.ctx.stats().peak_bytes)),
+        ("planned_mib", mib(plan.map_or(0, |m| m.peak_bytes()))),
+        ("least_mib", mib(plan.map_or(0, |m| m.least_peak_bytes()))),
+    ]);
     Ok(Line {
         name: work.name.clone() + if how == How::Captured { ", captured" } else { "" },
         host_ms: times.host_ms,
@@ -88,7 +95,7 @@ fn run(device: &Device, work: &Work, how: How, seconds: f64) -> Result<Line> {
         of: if mixed { "matmul f16" } else { "matmul f32" },
         share: None,
         error,
-        more: BTreeMap::from([("first_ms", first_ms), ("peak_mib", peak_mib)]),
+        more,
     })
 }
 
@@ -122,8 +129,11 @@ fn main() -> Result<()> {
             Ok(mut line) => {
                 line.share = record.peaks.get(line.of).map(|peak| line.amount / peak);
                 println!(
-                    "{line}\n  first step {:.0} ms, {:.1} MiB at most",
-                    line.more["first_ms"], line.more["peak_mib"]
+                    "{line}\n  first step {:.0} ms; {:.1} MiB at most, {:.1} planned, {:.1} the least that there could be",
+                    line.more["first_ms"],
+                    line.more["peak_mib"],
+                    line.more["planned_mib"],
+                    line.more["least_mib"]
                 );
                 record.lines.push(line);
             }
