@@ -30,6 +30,9 @@ struct Options {
     /// What is trained
     #[arg(long, value_enum, default_value_t = Model::Mlp)]
     model: Model,
+    /// Compute products with operands of 16 bits; weights stay f32, and f16 has a loss scale
+    #[arg(long, value_enum)]
+    mixed: Option<Mixed>,
     /// How often all training images are seen
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     epochs: u32,
@@ -63,6 +66,21 @@ enum Model {
     Mlp,
     /// Two convolutions with pooling, then two linear layers
     Cnn,
+}
+
+#[derive(Copy, Clone, PartialEq, ValueEnum)]
+enum Mixed {
+    F16,
+    Bf16,
+}
+
+impl Mixed {
+    fn dtype(self) -> DType {
+        match self {
+            Mixed::F16 => DType::F16,
+            Mixed::Bf16 => DType::BF16,
+        }
+    }
 }
 
 impl Model {
@@ -156,6 +174,8 @@ fn run(options: &Options) -> Result<()> {
     let ctx = Context::new(&device)?;
     let model = options.model.build(&ctx, Rng::seed(options.seed))?;
     let mut opt = AdamW::new(model.params(), AdamWConfig::default())?;
+    let scaler = LossScaler::new(&ctx, LossScale::default())?;
+    let half = options.mixed.map(Mixed::dtype);
     let steps = u64::from(options.epochs) * loader.batches() as u64;
     let warmup = (steps / 10).min(100);
     let schedule = Cosine::new(options.lr.unwrap_or(options.model.rate()), steps - warmup).warmup(warmup);
@@ -168,9 +188,13 @@ fn run(options: &Options) -> Result<()> {
             let images = images?;
             opt.lr().set(schedule.at(opt.steps()));
             let loss = ctx.pass(|p| {
-                let loss =
-                    model.forward(p.input(&images.images)? / 255.0).cross_entropy(p.input(&images.labels)?);
-                opt.step(&loss.backward()?)?;
+                let (x, labels) = (p.input(&images.images)? / 255.0, p.input(&images.labels)?);
+                let loss = p.autocast(half, || model.forward(x).cross_entropy(labels));
+                if options.mixed == Some(Mixed::F16) {
+                    scaler.step(&mut opt, &scaler.backward(loss)?)?;
+                } else {
+                    opt.step(&loss.backward()?)?;
+                }
                 Ok(loss.deferred())
             })?;
             progress.step(batch, loss)?;

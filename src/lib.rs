@@ -32,10 +32,11 @@ pub mod prelude {
         Scalar, Tensor,
     };
     pub use wgrad_nn::{
-        Activation, Adam, AdamConfig, AdamW, AdamWConfig, AvgPool, BatchNorm, Constant, Conv1d, Conv2d,
-        Conv3d, Cosine, Dropout, Embedding, Flatten, GroupNorm, Gru, Init, InstanceNorm, InstanceNormConfig,
-        LayerNorm, Linear, Loader, Lstm, MaxPool, Mlp, Mnist, Mode, Module, MultiHeadAttention, Optimizer,
-        ParamSet, RmsNorm, Rng, Rope, Schedule, Sequential, Sgd, SgdConfig,
+        Activation, Adam, AdamConfig, AdamW, AdamWConfig, Autocast, AvgPool, BatchNorm, Constant, Conv1d,
+        Conv2d, Conv3d, Cosine, Dropout, Embedding, Flatten, GroupNorm, Gru, Init, InstanceNorm,
+        InstanceNormConfig, LayerNorm, Linear, Loader, LossScale, LossScaler, Lstm, MaxPool, Mlp, Mnist,
+        Mode, Module, MultiHeadAttention, Optimizer, ParamSet, RmsNorm, Rng, Rope, Schedule, Sequential, Sgd,
+        SgdConfig,
     };
 }
 

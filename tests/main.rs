@@ -14,6 +14,7 @@
 )]
 
 mod attention;
+mod autocast;
 mod conv;
 mod devices;
 mod dtypes;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
     }
     let modules = [
         ("attention", attention::tests()),
+        ("autocast", autocast::tests()),
         ("conv", conv::tests()),
         ("house", house::tests()),
         ("layers", layers::tests()),

@@ -47,7 +47,7 @@ pub fn checkpoint(x: Tensor, f: impl FnOnce(Tensor) -> Result<Tensor>) -> Result
     pool.tape.mark(start as u32);
     let id = pool.checkpoints.len() as u32;
     for node in &mut pool.nodes[start..] {
-        if !matches!(node.op, Op::Input | Op::Scalar) {
+        if !node.shared && !matches!(node.op, Op::Input | Op::Scalar) {
             node.checkpoint = id;
         }
     }
@@ -89,6 +89,7 @@ impl Replay {
                 rule: node.rule.clone(),
                 grad: node.grad,
                 checkpoint: 0,
+                shared: false,
                 phase: wgrad_profile::phase(),
                 blamed: 0,
                 at: node.at,

@@ -17,6 +17,8 @@ use crate::tensor::Tensor;
 /// A user's rule: the values that get a gradient, and how.
 pub(crate) struct Rule {
     pub(crate) through: SmallVec<[ValueKey; 4]>,
+    /// Whether what it records depends on nothing but what is on the tape.
+    pub(crate) structural: bool,
     gradient: Box<GradientFn>,
 }
 
@@ -46,6 +48,17 @@ pub fn custom_gradient(
     forward: impl FnOnce(&[Tensor]) -> Result<Tensor>,
     gradient: impl Fn(&CustomGradient<'_>) -> Result<Vec<Option<Tensor>>> + Send + Sync + 'static,
 ) -> Result<Tensor> {
+    ruled(x, forward, false, Box::new(gradient))
+}
+
+/// As [`custom_gradient`] with a rule that may be `structural`.
+#[track_caller]
+pub(crate) fn ruled(
+    x: &[Tensor],
+    forward: impl FnOnce(&[Tensor]) -> Result<Tensor>,
+    structural: bool,
+    gradient: Box<GradientFn>,
+) -> Result<Tensor> {
     let at = line::or(Location::caller());
     let y = forward(x)?;
     let mut all = x.to_vec();
@@ -61,7 +74,7 @@ pub fn custom_gradient(
     let out = pool.out(y).out;
     // The same value under a node of its own, which carries the rule; moving nothing, it costs nothing.
     let mut node = record::node(Op::Reshape, smallvec![y], Source::Operation, !pass::is_no_grad(open), at);
-    node.rule = Some(Arc::new(Rule { through, gradient: Box::new(gradient) }));
+    node.rule = Some(Arc::new(Rule { through, structural, gradient }));
     let key = pool.push(node, &[out]);
     Ok(Tensor::of_pass(open, key, at))
 }

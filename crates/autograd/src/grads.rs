@@ -5,7 +5,8 @@ use std::fmt;
 use std::panic::Location;
 
 use wgrad_graph::{
-    Axes, Binary, DType, Error, ErrorKind, HostTensor, Op, Reduce, Result, Shape, Unary, bail,
+    Axes, Binary, DType, DeviceKind, Error, ErrorKind, HostTensor, Op, Out, Reduce, Result, Shape, Unary,
+    bail,
 };
 
 use crate::context::Context;
@@ -95,6 +96,46 @@ impl Grads {
         self.iter().map(scaled).collect()
     }
 
+    /// All gradients in f32; on a GPU small ones as one line of a few, so that one kernel reads them: it takes less time
+    /// than the launches that it saves.
+    #[track_caller]
+    fn together(&self) -> Result<Vec<Tensor>> {
+        let mut parts: Vec<Vec<Tensor>> = Vec::new();
+        // Which part small gradients of a dtype join.
+        let mut open: Vec<(DType, usize)> = Vec::new();
+        for (_, g) in self.iter() {
+            let g = in_f32(g)?;
+            let Out { shape, dtype } = g.try_out()?;
+            if shape.elems() > SMALL || !launches_are_dear(&g)? {
+                parts.push(vec![g]);
+                continue;
+            }
+            let at = open.iter().position(|(of, _)| *of == dtype);
+            match at.map(|at| open[at].1).filter(|part| parts[*part].len() < LINED) {
+                Some(part) => parts[part].push(g),
+                None => {
+                    open.retain(|(of, _)| *of != dtype);
+                    open.push((dtype, parts.len()));
+                    parts.push(vec![g]);
+                }
+            }
+        }
+        let mut all = Vec::with_capacity(parts.len());
+        for some in parts {
+            if let [one] = some[..] {
+                all.push(one);
+                continue;
+            }
+            let mut flat = Vec::with_capacity(some.len());
+            for g in some {
+                let line = Shape::from([g.try_out()?.shape.elems()]);
+                flat.push(Tensor::record(Op::Reshape, &[g], Some(line), None)?);
+            }
+            all.push(Tensor::try_cat(&flat, 0)?);
+        }
+        Ok(all)
+    }
+
     /// The norm of all gradients together, `sqrt(sum of squares)`; of halves too in f32.
     ///
     /// # Errors
@@ -102,11 +143,10 @@ impl Grads {
     #[track_caller]
     pub fn global_norm(&self) -> Result<Tensor> {
         let mut total: Option<Tensor> = None;
-        for (_, g) in self.iter() {
-            let g = in_f32(g)?;
-            let shape = g.try_out()?.shape;
-            let square = Tensor::record(Op::Binary(Binary::Mul), &[g, g], None, None)?;
-            let sum = Op::Reduce { kind: Reduce::Sum, axes: Axes::all(shape.rank()) };
+        for part in self.together()? {
+            let out = part.try_out()?;
+            let square = Tensor::record(Op::Binary(Binary::Mul), &[part, part], None, None)?;
+            let sum = Op::Reduce { kind: Reduce::Sum, axes: Axes::all(out.shape.rank()) };
             let sum = Tensor::record(sum, &[square], None, None)?;
             let sum = Tensor::record(Op::Reshape, &[sum], Some(Shape::SCALAR), None)?;
             total = Some(match total {
@@ -148,6 +188,17 @@ impl fmt::Debug for Grads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter()).finish()
     }
+}
+
+/// Gradients of one kernel at most: a concatenation of more is no part of the kernel that reads it.
+const LINED: usize = 4;
+/// Elements of a small one at most: beside a launch of 5 us, in which an H200 reads 20 MB, its loads cost little.
+const SMALL: usize = 1 << 18;
+
+/// Whether launches are what a small gradient costs on its device.
+fn launches_are_dear(g: &Tensor) -> Result<bool> {
+    let state = table::lock(g.context)?;
+    Ok(!matches!(state.backend.caps().kind, DeviceKind::Cpu | DeviceKind::Oracle))
 }
 
 /// A half as f32: squares and factors may lie beyond its range.

@@ -5,6 +5,7 @@
 //! once for its structure, and submitted. Read `pass.rs` first, then `record.rs`, `flush.rs`, `vjp.rs`.
 
 mod attention_rules;
+mod autocast;
 mod capture;
 mod checkpoint;
 mod context;
@@ -40,6 +41,7 @@ mod tape;
 mod tensor;
 mod vjp;
 
+pub use autocast::autocast;
 pub use capture::{Step, StepInputs, StepOutputs};
 pub use checkpoint::checkpoint;
 pub use context::{Context, ContextOptions, IntoBackend, Stats};

@@ -51,9 +51,14 @@ pub(crate) fn is_no_grad(pass: OpenPass) -> bool {
 }
 
 /// Takes the last entry equal to `pass` off a thread's list when dropped, also on unwind.
-struct Scope {
+pub(crate) struct Scope {
     list: &'static std::thread::LocalKey<RefCell<Vec<OpenPass>>>,
     pass: OpenPass,
+}
+
+/// Makes `pass` the innermost of this thread until the guard is dropped.
+pub(crate) fn inside(pass: OpenPass) -> Scope {
+    Scope::enter(&OPEN, pass)
 }
 
 impl Scope {

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Op, Out, Result, Shape, Ticket, bail, infer_all};
 
+use crate::autocast;
 use crate::flight;
 use crate::line;
 use crate::pass::{self, OpenPass};
@@ -204,7 +205,7 @@ pub(crate) fn operation(pass: Option<OpenPass>, what: Recorded<'_>, at: At) -> R
         wide.push(if is_half { as_it_is(cast)? } else { *x });
     }
     let y = as_it_is(Recorded { x: &wide, ..what })?;
-    if y.try_out()?.dtype != DType::F32 {
+    if y.try_out()?.dtype != DType::F32 || autocast::stays_wide() {
         return Ok(y);
     }
     as_it_is(Recorded { op: Op::Cast, x: &[y], to: None, dtype: Some(half) })
@@ -316,6 +317,7 @@ pub(crate) fn node(op: Op, inputs: SmallVec<[ValueKey; 4]>, source: Source, grad
         rule: None,
         grad,
         checkpoint: 0,
+        shared: false,
         phase: wgrad_profile::phase(),
         blamed: 0,
         at,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use rustc_hash::FxHasher;
 use slotmap::SlotMap;
 use smallvec::SmallVec;
-use wgrad_graph::{Backend, BufferId, Error, HostTensor, Op, Out, Phase, Result, Ticket};
+use wgrad_graph::{Backend, BufferId, DType, Error, HostTensor, Op, Out, Phase, Result, Ticket};
 
 use crate::custom::Entry;
 use crate::custom_gradient::Rule;
@@ -142,6 +142,8 @@ pub(crate) struct PassNode {
     pub(crate) grad: bool,
     /// The checkpoint segment that the node was recorded in; 0 is none.
     pub(crate) checkpoint: u32,
+    /// Whether it serves the whole pass and so belongs to no checkpoint.
+    pub(crate) shared: bool,
     /// The phase of the step in which it was recorded.
     pub(crate) phase: Phase,
     /// The node of whose gradient it is; itself where it is of none.
@@ -228,6 +230,8 @@ pub(crate) struct Pool {
     pub(crate) deferred: Vec<(ValueKey, Arc<DeferredCell>)>,
     pub(crate) counts: Vec<(Arc<AtomicU64>, u64)>,
     pub(crate) streams: HashMap<String, u32>,
+    /// Parameters rounded for products: by version, dtype, and whether without gradient.
+    pub(crate) rounded: FastMap<(ValueKey, DType, bool), ValueKey>,
     /// The nodes among which those of each checkpoint segment are; segments count from 1.
     pub(crate) checkpoints: Vec<Range<usize>>,
     /// Above so many bytes of device memory, forward values are computed again instead of held.
@@ -258,6 +262,7 @@ impl Pool {
             deferred: Vec::new(),
             counts: Vec::new(),
             streams: HashMap::new(),
+            rounded: FastMap::default(),
             checkpoints: Vec::new(),
             within_bytes: None,
             captured: false,
@@ -281,6 +286,7 @@ impl Pool {
         self.deferred.clear();
         self.counts.clear();
         self.streams.clear();
+        self.rounded.clear();
         self.checkpoints.clear();
         serves
     }

@@ -106,7 +106,8 @@ impl Tape {
         let (inputs, after) = (node.inputs.len() as u32, node.after.len() as u32);
         self.word(source | u32::from(node.grad) << 3 | after.min(255) << 4 | inputs << 12);
         if node.custom.is_some() || node.rule.is_some() {
-            self.word(MARK);
+            let structural = node.rule.as_ref().is_some_and(|rule| rule.structural);
+            self.word(MARK - u32::from(structural));
         }
         node.inputs.iter().for_each(|key| self.word(key.0));
         node.after.iter().for_each(|node| self.word(*node));

@@ -6,6 +6,7 @@ use std::panic::Location;
 use smallvec::SmallVec;
 use wgrad_graph::{Binary, Error, ErrorKind, Fast, Op, Out, Result, Shape, bail};
 
+use crate::autocast;
 use crate::checkpoint::Replay;
 use crate::custom::CustomGradient;
 use crate::flight;
@@ -226,7 +227,7 @@ impl Walk {
         }
         let foreign = |i: &u32| {
             let node = &pool.nodes[*i as usize];
-            node.custom.is_some() || node.rule.is_some()
+            node.custom.is_some() || node.rule.as_ref().is_some_and(|rule| !rule.structural)
         };
         let foreign = nodes.iter().any(foreign);
         Ok(Walk { pass, nodes, needs, params, replay: Replay::default(), foreign })
@@ -245,6 +246,8 @@ impl Walk {
         if outputs.len() != cotangents.len() {
             bail!(Argument, "vjp", "{} outputs and {} cotangents", outputs.len(), cotangents.len());
         }
+        // Rules compute in the dtypes of what they differentiate.
+        let _scopes = autocast::pause();
         let mut grads: FastMap<ValueKey, Tensor> = FastMap::default();
         for (y, dy) in outputs.iter().zip(cotangents) {
             let (out, dout) = (y.try_out()?, dy.try_out()?);

@@ -88,10 +88,10 @@ impl MultiHeadAttention {
     /// The columns of the projection before that `range` names, of `x`.
     #[track_caller]
     fn project(&self, x: Tensor, start: usize, len: usize) -> Tensor {
-        let y = x.matmul(self.in_proj_weight.t().narrow(1, start, len));
+        let w = self.in_proj_weight.t().narrow(1, start, len);
         match &self.in_proj_bias {
-            Some(bias) => y + bias.t().narrow(0, start, len),
-            None => y,
+            Some(bias) => bias.t().narrow(0, start, len).addmm(x, w),
+            None => x.matmul(w),
         }
     }
 

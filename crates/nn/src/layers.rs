@@ -126,10 +126,9 @@ impl Linear {
 impl Module for Linear {
     #[track_caller]
     fn forward(&self, x: Tensor) -> Tensor {
-        let y = x.matmul(self.weight.t());
         match &self.bias {
-            Some(bias) => y + bias.t(),
-            None => y,
+            Some(bias) => bias.t().addmm(x, self.weight.t()),
+            None => x.matmul(self.weight.t()),
         }
     }
 

@@ -6,6 +6,7 @@ mod data;
 mod embedding;
 mod init;
 mod layers;
+mod mixed;
 mod norm;
 mod optim;
 mod params;
@@ -24,10 +25,11 @@ pub use data::{Batch, Digits, Epoch, Loader, Mnist, Source, read_idx};
 pub use embedding::{Embedding, Rope};
 pub use init::{Init, conv_fans};
 pub use layers::{Activation, ChannelDropout, Dropout, Flatten, Linear, Mlp, Mode, Module, Sequential};
+pub use mixed::Autocast;
 pub use norm::{BatchNorm, GroupNorm, InstanceNorm, InstanceNormConfig, LayerNorm, RmsNorm};
 pub use optim::{
-    Adam, AdamConfig, AdamTerms, AdamW, AdamWConfig, Optimizer, Sgd, SgdConfig, SgdTerms, StepInfo,
-    adamw_update, sgd_update,
+    Adam, AdamConfig, AdamTerms, AdamW, AdamWConfig, LossScale, LossScaler, Optimizer, Scaling, Sgd,
+    SgdConfig, SgdTerms, StepInfo, adamw_update, sgd_update,
 };
 pub use params::ParamSet;
 pub use recurrent::{Gru, GruCell, Lstm, LstmCell, Recurrent};

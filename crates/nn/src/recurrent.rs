@@ -48,13 +48,13 @@ impl Gates {
     /// What the input gives to the gates.
     #[track_caller]
     fn of_input(&self, x: Tensor) -> Tensor {
-        x.matmul(self.weights[0].t()) + self.biases[0].t()
+        self.biases[0].t().addmm(x, self.weights[0].t())
     }
 
     /// What the state gives to the gates.
     #[track_caller]
     fn of_state(&self, h: Tensor) -> Tensor {
-        h.matmul(self.weights[1].t()) + self.biases[1].t()
+        self.biases[1].t().addmm(h, self.weights[1].t())
     }
 
     /// The gates, one by one.

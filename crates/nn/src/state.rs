@@ -17,6 +17,8 @@ pub enum Owned<'a> {
     Kept(&'a Kept),
     /// A count, in a file one `i64`.
     Count(String, &'a Counter, &'a Context),
+    /// A count of which the device has left some out, in a file one `i64`: what was applied.
+    Applied(String, &'a Counter, &'a Kept),
 }
 
 impl Owned<'_> {
@@ -25,7 +27,7 @@ impl Owned<'_> {
         match self {
             Owned::Param(x) => x.name(),
             Owned::Kept(x) => x.name(),
-            Owned::Count(name, ..) => name,
+            Owned::Count(name, ..) | Owned::Applied(name, ..) => name,
         }
     }
 
@@ -34,7 +36,7 @@ impl Owned<'_> {
         match self {
             Owned::Param(x) => x.shape(),
             Owned::Kept(x) => x.shape(),
-            Owned::Count(..) => Shape::SCALAR,
+            Owned::Count(..) | Owned::Applied(..) => Shape::SCALAR,
         }
     }
 
@@ -43,7 +45,7 @@ impl Owned<'_> {
         match self {
             Owned::Param(x) => x.dtype(),
             Owned::Kept(x) => x.dtype(),
-            Owned::Count(..) => DType::I64,
+            Owned::Count(..) | Owned::Applied(..) => DType::I64,
         }
     }
 
@@ -53,6 +55,7 @@ impl Owned<'_> {
             Owned::Param(x) => x.context(),
             Owned::Kept(x) => x.context(),
             Owned::Count(_, _, context) => context,
+            Owned::Applied(_, _, skipped) => skipped.context(),
         }
     }
 
@@ -65,6 +68,14 @@ impl Owned<'_> {
             Owned::Param(x) => x.read(),
             Owned::Kept(x) => x.read(),
             Owned::Count(_, count, _) => HostTensor::new([], &[count.value() as i64]),
+            Owned::Applied(_, count, skipped) => {
+                // Where none was ever left out the device, which may be lost, is not asked.
+                let skipped = match skipped.version() {
+                    ..=1 => 0,
+                    _ => skipped.read()?.to_vec::<i64>().into_iter().sum(),
+                };
+                HostTensor::new([], &[count.value() as i64 - skipped])
+            }
         }
     }
 
@@ -76,6 +87,13 @@ impl Owned<'_> {
         match self {
             Owned::Param(x) => x.try_set(pass.input(value)?),
             Owned::Kept(x) => x.try_set(pass.input(value)?),
+            Owned::Applied(_, count, skipped) => {
+                if skipped.version() > 1 {
+                    skipped.try_set(pass.input(HostTensor::new([], &[0i32])?)?)?;
+                }
+                let value = value.to_vec::<i64>().first().copied().unwrap_or(0);
+                pass.within(|| count.set(value as u64))
+            }
             Owned::Count(_, count, _) => {
                 let value = value.to_vec::<i64>().first().copied().unwrap_or(0);
                 pass.within(|| count.set(value as u64))

@@ -6,6 +6,7 @@ use std::ops;
 use wgrad_graph::{Binary, DType, Op};
 
 use super::{Operand, cast, meet, or_panic};
+use crate::autocast;
 use crate::{Result, Scalar, Tensor};
 
 /// `op` elementwise, after broadcasting and promotion.
@@ -15,7 +16,7 @@ pub(crate) fn binary(op: Binary, x: Tensor, w: impl Operand) -> Result<Tensor> {
     if dtype.is_half() && w.known().is_none() {
         // The number stays as it is written; the result alone is rounded.
         let y = binary(op, cast(x, DType::F32)?, w)?;
-        return if op.compares() { Ok(y) } else { cast(y, dtype) };
+        return if op.compares() || autocast::stays_wide() { Ok(y) } else { cast(y, dtype) };
     }
     let w = w.tensor(x)?;
     let [mut x, mut w] = meet(op.row().name, x, w)?;
@@ -35,7 +36,10 @@ fn truths(x: Tensor, w: impl Operand) -> Result<[Tensor; 2]> {
 
 methods! { impl Tensor, Self;
     /// The elementwise function `op`, by its row; broadcasts and promotes.
-    binary try_binary(self, op: Binary, w: impl Operand) -> Tensor { binary(op, self, w) }
+    binary try_binary(self, op: Binary, w: impl Operand) -> Tensor {
+        autocast::decide(op.row().name);
+        binary(op, self, w)
+    }
 
     /// `x + w`.
     add try_add(self, w: impl Operand) -> Tensor { binary(Binary::Add, self, w) }

@@ -5,6 +5,7 @@ use std::panic::Location;
 use wgrad_graph::{Attend, DType, Heads, Op, Shape};
 
 use super::{cast, expand, iota, reshape, shape};
+use crate::autocast;
 use crate::record::{self, Recorded};
 use crate::{Result, Tensor, table};
 
@@ -227,6 +228,11 @@ methods! { impl Tensor, Self;
     /// Gradient: a query that sees no key gets 0 and gives 0, never NaN.
     /// Numerics: shifted by the largest score; a query that sees no key gives zeros.
     scaled_dot_product_attention try_scaled_dot_product_attention(self, k: Tensor, v: Tensor, options: Attention<'_>) -> Tensor {
+        if let Some(half) = autocast::half(&[self, k, v])? {
+            let _products = autocast::pause();
+            let [q, k, v] = [cast(self, half)?, cast(k, half)?, cast(v, half)?];
+            return q.try_scaled_dot_product_attention(k, v, options);
+        }
         if let Some(y) = leaf(self, k, v, options)? {
             return Ok(y);
         }

@@ -458,6 +458,7 @@ methods! { impl Tensor, Self;
     /// Numerics: a product of matrices; padding counts as 0, so it gives NaN with an infinite weight.
     /// Errors: channels that do not fit, a kernel longer than the padded axis.
     conv1d try_conv1d(self, w: Tensor, bias: Option<Tensor>, how: Conv<1>) -> Tensor {
+        in_halves!([self, w], |x, w| x.try_conv1d(w, bias, how));
         in_f32!(self, try_conv1d(w, bias, how));
         conv("conv1d", self, w, bias, how)
     }
@@ -466,6 +467,7 @@ methods! { impl Tensor, Self;
     ///
     /// Shape: `[N, C, H, W]` (or `[C, H, W]`), weight `[M, C / groups, KH, KW]`, bias `[M]`.
     conv2d try_conv2d(self, w: Tensor, bias: Option<Tensor>, how: Conv<2>) -> Tensor {
+        in_halves!([self, w], |x, w| x.try_conv2d(w, bias, how));
         in_f32!(self, try_conv2d(w, bias, how));
         conv("conv2d", self, w, bias, how)
     }
@@ -474,6 +476,7 @@ methods! { impl Tensor, Self;
     ///
     /// Shape: `[N, C, D, H, W]` (or `[C, D, H, W]`), weight `[M, C / groups, KD, KH, KW]`, bias `[M]`.
     conv3d try_conv3d(self, w: Tensor, bias: Option<Tensor>, how: Conv<3>) -> Tensor {
+        in_halves!([self, w], |x, w| x.try_conv3d(w, bias, how));
         in_f32!(self, try_conv3d(w, bias, how));
         conv("conv3d", self, w, bias, how)
     }
@@ -487,6 +490,8 @@ methods! { impl Tensor, Self;
     conv_transpose1d try_conv_transpose1d(
         self, w: Tensor, bias: Option<Tensor>, how: ConvTranspose<1>
     ) -> Tensor {
+        in_halves!([self, w], |x, w| x.try_conv_transpose1d(w, bias, how));
+        in_f32!(self, try_conv_transpose1d(w, bias, how));
         conv_transpose("conv_transpose1d", self, w, bias, how)
     }
 
@@ -496,6 +501,8 @@ methods! { impl Tensor, Self;
     conv_transpose2d try_conv_transpose2d(
         self, w: Tensor, bias: Option<Tensor>, how: ConvTranspose<2>
     ) -> Tensor {
+        in_halves!([self, w], |x, w| x.try_conv_transpose2d(w, bias, how));
+        in_f32!(self, try_conv_transpose2d(w, bias, how));
         conv_transpose("conv_transpose2d", self, w, bias, how)
     }
 
@@ -505,6 +512,8 @@ methods! { impl Tensor, Self;
     conv_transpose3d try_conv_transpose3d(
         self, w: Tensor, bias: Option<Tensor>, how: ConvTranspose<3>
     ) -> Tensor {
+        in_halves!([self, w], |x, w| x.try_conv_transpose3d(w, bias, how));
+        in_f32!(self, try_conv_transpose3d(w, bias, how));
         conv_transpose("conv_transpose3d", self, w, bias, how)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::cast;
 use super::contract::{Label, Labels, Named, contract};
+use crate::autocast;
 use crate::{Result, Tensor};
 
 /// The first label of the axes under an ellipsis, counted from the last of them; letters are below.
@@ -84,6 +85,16 @@ fn diagonals(formula: &str, x: Tensor, axes: Labels) -> Result<Named> {
 
 #[track_caller]
 fn einsum(formula: &str, operands: &[Tensor]) -> Result<Tensor> {
+    let _policy = operands.first().map(|x| autocast::method("einsum", x));
+    if let Some(half) = autocast::half(operands)? {
+        let pass = super::pass_of_all(operands)?;
+        let _products = autocast::pause();
+        let mut factors = Vec::with_capacity(operands.len());
+        for x in operands {
+            factors.push(autocast::rounded(*x, half, pass)?);
+        }
+        return cast(einsum(formula, &factors)?, half);
+    }
     let (left, right) = match formula.split_once("->") {
         Some((left, right)) => (left, Some(Part::parse(formula, right)?)),
         None => (formula, None),

@@ -243,6 +243,7 @@ methods! { impl Tensor, Self;
     ///
     /// Shape: `x` broadcasts to that of the product.
     addmm try_addmm(self, a: Tensor, b: Tensor) -> Tensor {
+        in_halves!([a, b], |a, b| self.try_addmm(a, b));
         let y = a.try_matmul(b)?;
         let (from, to) = (self.try_out()?.shape, y.try_out()?.shape);
         if from.broadcast(&to) != Some(to) {

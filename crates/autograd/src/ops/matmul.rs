@@ -36,6 +36,7 @@ methods! { impl Tensor, Self;
     /// the left, a column on the right, and its axis is gone from the result.
     /// Gradient: `dA = g B^T`, `dB = A^T g`.
     matmul try_matmul(self, w: Tensor) -> Tensor {
+        in_halves!([self, w], |x, w| x.try_matmul(w));
         let (x, y) = (self.try_out()?, w.try_out()?);
         if x.shape.rank() == 0 || y.shape.rank() == 0 {
             refuse!([self, w] Shape, "matmul", "{x:?} and {y:?}: a number has no matrix product");

@@ -26,6 +26,7 @@ macro_rules! methods {
             pub fn $try_name($self: $recv $(, $arg: $ty)*) -> crate::Result<$out> {
                 let _line = crate::line::Line::enter(std::panic::Location::caller());
                 let _recording = crate::profiling::recording();
+                let _policy = crate::autocast::method(stringify!($name), &$self);
                 $body
             }
         )*}
@@ -48,9 +49,22 @@ macro_rules! in_f32 {
         let dtype = $x.try_out()?.dtype;
         if dtype.is_half() {
             let y = crate::ops::cast($x, wgrad_graph::DType::F32)?.$again($($arg),*)?;
-            return crate::ops::cast(y, dtype);
+            return if crate::autocast::stays_wide() { Ok(y) } else { crate::ops::cast(y, dtype) };
         }
     }};
+}
+
+/// The first line of a method whose factors a scope of `autocast` rounds to halves:
+/// `in_halves!([self, w], |a, b| a.try_matmul(b));`. Its sums are f32, and its result is rounded once.
+macro_rules! in_halves {
+    ([$($x:expr),*], |$($y:ident),*| $again:expr) => {
+        if let Some(half) = crate::autocast::half(&[$($x),*])? {
+            let pass = crate::ops::pass_of_all(&[$($x),*])?;
+            let _products = crate::autocast::pause();
+            $(let $y = crate::autocast::rounded($x, half, pass)?;)*
+            return crate::ops::cast($again?, half);
+        }
+    };
 }
 
 mod activation;
@@ -193,6 +207,12 @@ fn pass_of(x: Tensor) -> Result<OpenPass> {
     record::pass_of(&[x], Location::caller())
 }
 
+/// The pass in which an operation on all of `x` is recorded.
+#[track_caller]
+pub(crate) fn pass_of_all(x: &[Tensor]) -> Result<OpenPass> {
+    record::pass_of(x, Location::caller())
+}
+
 /// Data of the host in the pass of `beside`.
 #[track_caller]
 pub(crate) fn host(beside: Tensor, data: HostTensor) -> Result<Tensor> {
@@ -213,7 +233,8 @@ pub(crate) fn cast(x: Tensor, dtype: DType) -> Result<Tensor> {
 pub(crate) fn widen(x: Tensor) -> Result<(Tensor, DType)> {
     let dtype = x.try_out()?.dtype;
     let narrow = if dtype.is_float() { dtype } else { DType::F32 };
-    Ok((cast(x, narrow.computed())?, narrow))
+    let wide = narrow.computed();
+    Ok((cast(x, wide)?, if crate::autocast::stays_wide() { wide } else { narrow }))
 }
 
 /// `x` under another shape of as many elements.

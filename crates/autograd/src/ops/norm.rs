@@ -215,7 +215,8 @@ methods! { impl Tensor, Self;
         if dtype.is_half() {
             let kept = [dtype, mean.try_out()?.dtype, var.try_out()?.dtype];
             let mut all = cast(self, DType::F32)?.try_batch_norm_train(mean, var, weight, bias, options)?;
-            for (x, dtype) in all.iter_mut().zip(kept) {
+            let first = usize::from(crate::autocast::stays_wide());
+            for (x, dtype) in all.iter_mut().zip(kept).skip(first) {
                 *x = cast(*x, dtype)?;
             }
             return Ok(all);

@@ -4,6 +4,7 @@ use wgrad_graph::{Axes, DType, Op, Reduce};
 
 use super::args::axis;
 use super::{AxesArg, cast, reshape, shape, widen};
+use crate::autocast;
 use crate::{Result, Tensor};
 
 /// The reduction over `axes`; reduced axes stay with size 1 where `keep`.
@@ -16,6 +17,7 @@ pub(crate) fn reduce(kind: Reduce, x: Tensor, axes: &AxesArg, keep: bool) -> Res
     let x = match narrow {
         true if sums => cast(x, DType::I32)?,
         true => cast(x, DType::U32)?,
+        false if from.dtype.is_half() && sums && autocast::stays_wide() => cast(x, DType::F32)?,
         false => x,
     };
     let y = match axes.is_empty() {

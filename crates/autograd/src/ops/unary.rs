@@ -16,7 +16,10 @@ pub(crate) fn unary(op: Unary, x: Tensor) -> Result<Tensor> {
 
 methods! { impl Tensor, Self;
     /// The elementwise function `op`, by its row. Integers become f32 where a function knows floats alone.
-    unary try_unary(self, op: Unary) -> Tensor { unary(op, self) }
+    unary try_unary(self, op: Unary) -> Tensor {
+        crate::autocast::decide(op.row().name);
+        unary(op, self)
+    }
 
     /// `-x`.
     neg try_neg(self) -> Tensor { unary(Unary::Neg, self) }

@@ -155,35 +155,53 @@ impl Moments {
         Ok(Moments { core, decoupled, beta1, beta2, rate1, rate2, eps, weight_decay, none, state })
     }
 
-    /// The numbers of a step for parameters that have been skipped as often as the owner of `skips`.
-    fn terms(&self, g: Tensor, skips: &Counter) -> Result<AdamTerms> {
-        let scale = |beta: f64| {
-            let skips = skips.clone();
-            let at =
-                move |steps: u64| 1.0 / (1.0 - beta.powf(steps.saturating_sub(skips.value()).max(1) as f64));
-            self.core.steps.scalar(at)
+    /// The numbers of a step for parameters that have been skipped as often as the owner of `skips`, where `left_out`
+    /// steps were left out by the device.
+    fn terms(&self, g: Tensor, skips: &Counter, left_out: Option<Tensor>) -> Result<AdamTerms> {
+        let own = skips.clone();
+        let count = move |steps: u64| steps.saturating_sub(own.value()).max(1) as f64;
+        let applied = match left_out {
+            None => None,
+            Some(left_out) => {
+                let all = (&self.core.steps.scalar(count.clone())).tensor(left_out)?;
+                // A step without a gradient may have been left out too, and would count twice.
+                Some(all.try_sub(left_out.try_cast(DType::F32)?)?.try_clamp_min(1.0)?)
+            }
         };
+        let dtype = g.try_out()?.dtype;
+        let scale = |beta: f64| match applied {
+            None => {
+                let count = count.clone();
+                (&self.core.steps.scalar(move |steps| 1.0 / (1.0 - beta.powf(count(steps))))).tensor(g)
+            }
+            // 1 - beta^t without cancellation; e^-100 is as good as the 0 of a beta of 0.
+            Some(t) => {
+                let rest = t.try_mul(beta.ln().max(-100.0))?.try_expm1()?.try_neg()?;
+                rest.try_recip()?.try_cast(dtype)
+            }
+        };
+        let (scale1, scale2) = (scale(self.beta1)?, scale(self.beta2)?);
         Ok(AdamTerms {
             lr: (&self.core.lr).tensor(g)?,
             rate1: (&self.rate1).tensor(g)?,
             rate2: (&self.rate2).tensor(g)?,
-            scale1: (&scale(self.beta1)).tensor(g)?,
-            scale2: (&scale(self.beta2)).tensor(g)?,
+            scale1,
+            scale2,
             eps: (&self.eps).tensor(g)?,
             weight_decay: if self.decoupled { &self.weight_decay } else { &self.none }.tensor(g)?,
         })
     }
 }
 
-impl Optimizer for Moments {
+impl Moments {
     #[track_caller]
-    fn step(&mut self, grads: &Grads) -> Result<StepInfo> {
+    fn advance(&mut self, grads: &Grads, fine: Option<Tensor>) -> Result<StepInfo> {
         let _updating = updating();
         let mut info = StepInfo { updated: 0, skipped: 0 };
         // Parameters of one dtype with as many steps behind them share their numbers, which keeps a
         // step's inputs few: in the common case there is one entry.
         let mut shared: Vec<((u64, DType), AdamTerms, Option<Tensor>)> = Vec::new();
-        self.core.steps.bump()?;
+        let (choice, left_out) = self.core.begin(fine)?;
         for (i, param, g) in self.core.pair(grads) {
             let Moment { m, v, skips } = &self.state[i];
             let Some(g) = g else {
@@ -196,7 +214,7 @@ impl Optimizer for Moments {
                 Some(at) => at,
                 None => {
                     let decay = if self.decoupled { None } else { Some((&self.weight_decay).tensor(g)?) };
-                    shared.push((like, self.terms(g, skips)?, decay));
+                    shared.push((like, self.terms(g, skips, left_out)?, decay));
                     shared.len() - 1
                 }
             };
@@ -204,12 +222,28 @@ impl Optimizer for Moments {
             let w = param.t();
             let g = decay.map_or(g, |decay| g + w * decay);
             let [new_w, new_m, new_v] = adamw_update(w, g, m.t(), v.t(), terms);
-            param.try_set(new_w)?;
-            m.try_set(new_m)?;
-            v.try_set(new_v)?;
+            param.try_set(choice.of(new_w, w)?)?;
+            m.try_set(choice.of(new_m, m.t())?)?;
+            v.try_set(choice.of(new_v, v.t())?)?;
             info.updated += 1;
         }
         Ok(info)
+    }
+}
+
+impl Optimizer for Moments {
+    #[track_caller]
+    fn step(&mut self, grads: &Grads) -> Result<StepInfo> {
+        self.advance(grads, None)
+    }
+
+    #[track_caller]
+    fn step_if(&mut self, grads: &Grads, fine: Tensor) -> Result<StepInfo> {
+        self.advance(grads, Some(fine))
+    }
+
+    fn skipped(&self) -> &Kept {
+        &self.core.skipped
     }
 
     fn lr(&self) -> &Scalar {
@@ -227,7 +261,7 @@ impl Optimizer for Moments {
     fn state(&self) -> Vec<Owned<'_>> {
         let mut all = vec![self.core.state()];
         for (param, Moment { m, v, skips }) in self.core.params.iter().zip(&self.state) {
-            let skips = Owned::Count(format!("{}.skips", param.name()), skips, self.core.context());
+            let skips = Owned::Count(format!("{}.skips", param.name()), skips, param.context());
             all.extend([Owned::Kept(m), Owned::Kept(v), skips]);
         }
         all
@@ -240,6 +274,15 @@ macro_rules! forward {
             #[track_caller]
             fn step(&mut self, grads: &Grads) -> Result<StepInfo> {
                 self.0.step(grads)
+            }
+
+            #[track_caller]
+            fn step_if(&mut self, grads: &Grads, fine: Tensor) -> Result<StepInfo> {
+                self.0.step_if(grads, fine)
+            }
+
+            fn skipped(&self) -> &Kept {
+                self.0.skipped()
             }
 
             fn lr(&self) -> &Scalar {

@@ -1,14 +1,16 @@
 //! Optimizers: functional updates, and objects that own the state which the updates carry along.
 
 mod adam;
+mod scale;
 mod sgd;
 
 use std::path::Path;
 
 use wgrad_autograd::{Context, Counter, Grads, Kept, Param, Scalar, Tensor};
-use wgrad_graph::{HostTensor, Result};
+use wgrad_graph::{DType, HostTensor, Result, Shape};
 
 pub use adam::{Adam, AdamConfig, AdamTerms, AdamW, AdamWConfig, adamw_update};
+pub use scale::{LossScale, LossScaler, Scaling};
 pub use sgd::{Sgd, SgdConfig, SgdTerms, sgd_update};
 
 use crate::state;
@@ -26,10 +28,21 @@ pub trait Optimizer {
     /// `Stale` when no pass is open, or the gradients' pass is not.
     fn step(&mut self, grads: &Grads) -> Result<StepInfo>;
 
+    /// As [`Optimizer::step`] where the truth value `fine`, of shape `[]`, holds; else parameters and state keep their
+    /// values, and the step does not count in corrections that go by the number of steps. The device decides: nobody
+    /// waits for it.
+    ///
+    /// # Errors
+    /// As [`Optimizer::step`]; `Shape` or `DType` when `fine` is no truth value.
+    fn step_if(&mut self, grads: &Grads, fine: Tensor) -> Result<StepInfo>;
+
+    /// How many committed steps the device has left out, an i32: `skipped().t().deferred::<i32>()` reads it later.
+    fn skipped(&self) -> &Kept;
+
     /// The learning rate; setting it changes the steps submitted from then on.
     fn lr(&self) -> &Scalar;
 
-    /// Number of committed steps.
+    /// Number of committed steps, with those that the device left out; after loading, of those that were applied.
     fn steps(&self) -> u64;
 
     /// The parameters that it moves.
@@ -71,6 +84,24 @@ struct Core {
     params: ParamSet,
     lr: Scalar,
     steps: Counter,
+    /// Committed steps that were left out, on the device.
+    skipped: Kept,
+    /// Whether a step may have been left out, so that the device knows how many were applied.
+    conditional: bool,
+}
+
+/// What a step sets: new values, or where it is left out the old ones.
+#[derive(Copy, Clone)]
+struct Choice(Option<Tensor>);
+
+impl Choice {
+    #[track_caller]
+    fn of(self, new: Tensor, old: Tensor) -> Result<Tensor> {
+        match self.0 {
+            None => Ok(new),
+            Some(fine) => fine.try_select(new, old),
+        }
+    }
 }
 
 impl Core {
@@ -84,18 +115,35 @@ impl Core {
             let (a, b) = (first.name(), other.name());
             wgrad_graph::bail!(Device, "optimizer", "{a:?} and {b:?} belong to different contexts");
         }
-        let core = Core { params, lr: ctx.scalar(lr), steps: Counter::new(&ctx) };
+        let skipped = Kept::named(&ctx, "skipped", HostTensor::new([], &[0i32])?)?;
+        let (lr, steps) = (ctx.scalar(lr), Counter::new(&ctx));
+        let core = Core { params, lr, steps, skipped, conditional: false };
         Ok((core, ctx))
-    }
-
-    /// The context of the parameters.
-    fn context(&self) -> &Context {
-        self.params.iter().next().expect("an optimizer has parameters").context()
     }
 
     /// The count of steps.
     fn state(&self) -> Owned<'_> {
-        Owned::Count("steps".to_owned(), &self.steps, self.context())
+        Owned::Applied("steps".to_owned(), &self.steps, &self.skipped)
+    }
+
+    /// Counts a step, and if it is left out that too; how many were left out before it, if some may have been.
+    #[track_caller]
+    fn begin(&mut self, fine: Option<Tensor>) -> Result<(Choice, Option<Tensor>)> {
+        self.steps.bump()?;
+        if fine.is_none() && !self.conditional {
+            return Ok((Choice(None), None));
+        }
+        // The count as it is now: a handle to the owned value ends when the next version is set.
+        let before = self.skipped.t().try_detach()?;
+        if let Some(fine) = fine {
+            let out = fine.try_out()?;
+            if out.dtype != DType::Bool || out.shape != Shape::SCALAR {
+                wgrad_graph::bail!(Shape, "step_if", "{out:?} is not one truth value of shape []");
+            }
+            self.conditional = true;
+            self.skipped.try_set(before.try_add(fine.try_not()?.try_cast(DType::I32)?)?)?;
+        }
+        Ok((Choice(fine), Some(before)))
     }
 
     /// Each own parameter's index, with its gradient if it has one.

@@ -83,12 +83,13 @@ impl Sgd {
     }
 }
 
-impl Optimizer for Sgd {
+impl Sgd {
     #[track_caller]
-    fn step(&mut self, grads: &Grads) -> Result<StepInfo> {
+    fn advance(&mut self, grads: &Grads, fine: Option<Tensor>) -> Result<StepInfo> {
         let _updating = updating();
         let mut info = StepInfo { updated: 0, skipped: 0 };
         let mut shared: Vec<(DType, SgdTerms)> = Vec::new();
+        let (choice, _) = self.core.begin(fine)?;
         for (i, param, g) in self.core.pair(grads) {
             let Some(g) = g else {
                 info.skipped += 1;
@@ -107,14 +108,29 @@ impl Optimizer for Sgd {
             let terms = &shared[at].1;
             let old = self.velocity.get(i).map(Kept::t);
             let (w, velocity) = sgd_update(param.t(), g, old, self.nesterov, terms);
-            param.try_set(w)?;
+            param.try_set(choice.of(w, param.t())?)?;
             if let (Some(kept), Some(velocity)) = (self.velocity.get(i), velocity) {
-                kept.try_set(velocity)?;
+                kept.try_set(choice.of(velocity, kept.t())?)?;
             }
             info.updated += 1;
         }
-        self.core.steps.bump()?;
         Ok(info)
+    }
+}
+
+impl Optimizer for Sgd {
+    #[track_caller]
+    fn step(&mut self, grads: &Grads) -> Result<StepInfo> {
+        self.advance(grads, None)
+    }
+
+    #[track_caller]
+    fn step_if(&mut self, grads: &Grads, fine: Tensor) -> Result<StepInfo> {
+        self.advance(grads, Some(fine))
+    }
+
+    fn skipped(&self) -> &Kept {
+        &self.core.skipped
     }
 
     fn lr(&self) -> &Scalar {

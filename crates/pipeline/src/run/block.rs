@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use wgrad_autograd::{Context, Kept, Tensor};
-use wgrad_graph::{Error, Result};
+use wgrad_autograd::{Context, Kept, Tensor, autocast};
+use wgrad_graph::{DType, Error, Result};
 use wgrad_nn::{Mode, Module, ParamSet, Sequential};
 
 /// A module that may go to another thread.
@@ -142,6 +142,40 @@ impl<F: Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync> Block for Function<S
     }
 
     fn set_mode(&mut self, _: Mode) {}
+}
+
+/// A block whose forward pass runs in a scope of [`autocast`].
+pub(super) struct Cast {
+    pub(super) inner: Box<dyn Block>,
+    pub(super) dtype: Option<DType>,
+}
+
+impl Block for Cast {
+    fn forward(&self, inputs: &[Tensor]) -> Result<Tensor> {
+        match inputs.first() {
+            Some(first) => autocast(*first, self.dtype, |_| self.inner.forward(inputs)),
+            None => self.inner.forward(inputs),
+        }
+    }
+
+    fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        match inputs.first() {
+            Some(first) => autocast(*first, self.dtype, |_| self.inner.forward_all(inputs)),
+            None => self.inner.forward_all(inputs),
+        }
+    }
+
+    fn params(&self) -> ParamSet {
+        self.inner.params()
+    }
+
+    fn set_mode(&mut self, mode: Mode) {
+        self.inner.set_mode(mode);
+    }
+
+    fn state(&self) -> Vec<Arc<Kept>> {
+        self.inner.state()
+    }
 }
 
 /// A sequential model that is not built yet: named layers, each a function of the context on which it is

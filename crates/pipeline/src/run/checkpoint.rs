@@ -6,10 +6,9 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use wgrad_autograd::{Kept, Pass};
 use wgrad_graph::{Error, ErrorKind, HostTensor, Result, bail};
-use wgrad_nn::{Optimizer, Owned, ParamSet, load_tensors, save_tensors};
+use wgrad_nn::{Optimizer, Owned, ParamSet, Scaling, load_tensors, save_tensors};
 
 use super::error::placed;
-use super::scale::Scale;
 use super::train::AnyOptimizer;
 use super::{Stages, Trainer};
 
@@ -320,7 +319,7 @@ impl Trainer {
             self.stages().set_seed(seed as u64);
         }
         let scale = from.number::<f64>(SCALE).zip(from.number::<i64>(APPLIED));
-        self.stand_at(from.steps(), scale.map(|(value, applied)| Scale { value, applied: applied as u64 }));
+        self.stand_at(from.steps(), scale.map(|(value, applied)| Scaling { value, applied: applied as u64 }));
         Ok(())
     }
 

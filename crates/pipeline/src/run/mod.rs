@@ -35,12 +35,13 @@ pub(crate) use stages::Stage;
 pub(crate) use threads::run;
 pub(crate) use train::losses;
 
+pub use wgrad_nn::LossScale;
+
 pub use batch::Batch;
 pub use block::{Block, Function, Model, Several};
 pub use checkpoint::Checkpoint;
 pub use loss::Loss;
 pub use report::{EdgeReport, Handover, Report};
-pub use scale::LossScale;
 pub use stages::{Contract, Source, StageSpec, Stages};
 pub use train::{MakeTransport, StepReport, TrainOptions, Trainer};
 pub use transport::{Loopback, Parcel, Ring, Transport};

@@ -8,6 +8,7 @@ use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Out, Result, Shape, bail}
 use wgrad_nn::{Mode, ParamSet, load_tensors, save_tensors};
 
 use super::batch::with_rows;
+use super::block::Cast;
 use super::error::{guarded, placed};
 use super::tie::Tie;
 use super::{Block, Model};
@@ -114,6 +115,15 @@ impl<'a> StageSpec<'a> {
     #[must_use]
     pub fn recompute(mut self, again: bool) -> Self {
         self.recompute = again;
+        self
+    }
+
+    /// The same, whose forward pass runs in a scope of [`autocast`](wgrad_autograd::autocast): products of 16 bits,
+    /// parameters of f32. What it gives may be of `dtype` then, which its messages are too.
+    #[must_use]
+    pub fn autocast(mut self, dtype: impl Into<Option<DType>>) -> Self {
+        let (build, dtype) = (self.build, dtype.into());
+        self.build = Box::new(move |ctx| Ok(Box::new(Cast { inner: build(ctx)?, dtype })));
         self
     }
 

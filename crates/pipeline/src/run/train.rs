@@ -5,13 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use wgrad_graph::{HostTensor, Result, bail};
-use wgrad_nn::{Optimizer, ParamSet};
+use wgrad_nn::{Optimizer, ParamSet, Scaling};
 
 use super::batch::Part;
 use super::control::Control;
 use super::error::placed;
 use super::lane::Lane;
-use super::scale::Scale;
 use super::stash::Sums;
 use super::threads;
 use super::tie::Exchange;
@@ -145,7 +144,7 @@ pub struct Trainer {
     pub(crate) teaching: Teaching,
     steps: u64,
     attempts: u64,
-    scale: Option<Scale>,
+    scale: Option<Scaling>,
     /// The last schedule, lowered and proved, with its rings.
     proved: Option<(Schedule, Schedule, Wiring)>,
 }
@@ -166,7 +165,7 @@ impl Trainer {
             bail!(Argument, "Trainer::new", "clip: the limit {limit} is not positive");
         }
         if let Some(scale) = &options.scale {
-            scale.check()?;
+            scale.check("Trainer::new")?;
         }
         let (mut optimizers, mut sums) = (Vec::new(), Vec::new());
         for (s, stage) in stages.stages.iter().enumerate() {
@@ -178,7 +177,7 @@ impl Trainer {
             optimizers.push(Mutex::new(made));
             sums.push(Mutex::new(Sums::new(&stage.params).map_err(in_stage)?));
         }
-        let scale = options.scale.map(|s| Scale { value: s.initial, applied: 0 });
+        let scale = options.scale.as_ref().map(Scaling::new);
         let teaching = Teaching { loss, options, optimizers, sums };
         Ok(Self { stages, teaching, steps: 0, attempts: 0, scale, proved: None })
     }
@@ -225,12 +224,12 @@ impl Trainer {
         (self.teaching.loss, self.teaching.options)
     }
 
-    pub(super) fn scale_state(&self) -> Option<Scale> {
+    pub(super) fn scale_state(&self) -> Option<Scaling> {
         self.scale
     }
 
     /// Goes to where a checkpoint was taken; without a scale in it the scale stays as it is.
-    pub(super) fn stand_at(&mut self, steps: u64, scale: Option<Scale>) {
+    pub(super) fn stand_at(&mut self, steps: u64, scale: Option<Scaling>) {
         self.steps = steps;
         if self.scale.is_some() {
             self.scale = scale.or(self.scale);
