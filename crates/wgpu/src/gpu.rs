@@ -24,10 +24,8 @@ use crate::staging::Pool;
 use crate::timing::Timing;
 use crate::wait::Clock;
 use crate::workspace::Workspace;
-use crate::{encode, matrices, native, pages, prepare, read};
+use crate::{choose, encode, matrices, native, pages, prepare, read};
 
-/// Size of the first page, bytes.
-const FIRST_PAGE_BYTES: u64 = 1 << 20;
 /// Size of the largest page that values share, bytes.
 const PAGE_BYTES: u64 = 256 << 20;
 /// How long closing a device waits for what it still runs.
@@ -248,7 +246,11 @@ impl Gpu {
             numbers: AtomicU64::new(1),
             line: Mutex::default(),
             work: Mutex::default(),
-            pages: Mutex::new(Heap::new(caps.align_bytes as u64, FIRST_PAGE_BYTES, page_bytes)),
+            pages: Mutex::new(Heap::new(
+                caps.align_bytes as u64,
+                choose::first_page_bytes(&caps),
+                page_bytes,
+            )),
             binds: Mutex::default(),
             kernels,
             uploads: Pool::new(wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC),
