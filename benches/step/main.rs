@@ -108,7 +108,7 @@ fn main() -> Result<()> {
     let device = Device::named(&args.device)?;
     let caps = Context::new(&device)?.caps().clone();
     let set = args.set.unwrap_or(Set::of(caps.kind));
-    let all = work::all(set, training::MIXED);
+    let all = work::all(set);
     let chosen = |work: &&Work| args.filter.iter().any(|f| work.name.contains(f.as_str()));
     if args.list {
         for work in all.iter().filter(chosen) {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wgrad::prelude::*;
-use wgrad::{Kept, Result};
+use wgrad::{Kept, Pass, Result};
 use wgrad_benches::{Model, Optim};
 
 use crate::nets;
@@ -15,9 +15,6 @@ pub(crate) struct Training {
     pub(crate) ctx: Context,
     step: Run,
 }
-
-/// Whether steps can be trained in mixed precision.
-pub(crate) const MIXED: bool = false;
 
 /// How a step is recorded.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -33,11 +30,14 @@ struct Parts {
     opt: Mutex<Box<dyn Optimizer + Send>>,
     batch: Kept,
     targets: Kept,
+    /// The dtype of products in mixed precision: the range of bf16 needs no loss scale.
+    half: Option<DType>,
 }
 
 impl Parts {
-    fn loss(&self) -> Result<Tensor> {
-        let loss = self.net.forward(self.batch.t()).try_cross_entropy(self.targets.t())?;
+    fn loss(&self, p: &Pass) -> Result<Tensor> {
+        let loss =
+            p.autocast(self.half, || self.net.forward(self.batch.t()).try_cross_entropy(self.targets.t()))?;
         let mut opt = self.opt.lock().unwrap_or_else(PoisonError::into_inner);
         opt.step(&loss.backward()?)?;
         Ok(loss)
@@ -66,14 +66,16 @@ impl Training {
             _ => vec![dims[0]],
         };
         let targets = Kept::new(&ctx, HostTensor::new(&*labels, &model.targets())?)?;
-        let parts = Arc::new(Parts { net, opt: Mutex::new(opt), batch: Kept::new(&ctx, batch)?, targets });
+        let half = matches!(model, Model::Gpt { mixed: true, .. }).then_some(DType::BF16);
+        let batch = Kept::new(&ctx, batch)?;
+        let parts = Arc::new(Parts { net, opt: Mutex::new(opt), batch, targets, half });
         let step: Run = match how {
             How::Recorded => {
                 let ctx = ctx.clone();
-                Box::new(move || ctx.pass(|_| Ok(parts.loss()?.deferred())))
+                Box::new(move || ctx.pass(|p| Ok(parts.loss(p)?.deferred())))
             }
             How::Captured => {
-                let step = ctx.capture(move |_, (): ()| parts.loss());
+                let step = ctx.capture(move |p, (): ()| parts.loss(p));
                 Box::new(move || step.run(()))
             }
         };

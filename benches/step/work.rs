@@ -73,16 +73,13 @@ pub(crate) fn gpt([layers, width, heads, tokens, vocabulary, batch]: [usize; 6],
 }
 
 /// Workloads of a set.
-pub(crate) fn all(set: Set, mixed: bool) -> Vec<Work> {
+pub(crate) fn all(set: Set) -> Vec<Work> {
     let mut all = vec![mlp(&[784, 512, 512, 10], 128), mlp(&[1024; 5], 256)];
     let sizes = match set {
         Set::Large => [12, 768, 12, 1024, 32000, 8],
         Set::Small => [2, 128, 4, 64, 256, 8],
     };
     all.push(resnet(if set == Set::Large { 128 } else { 4 }));
-    all.push(gpt(sizes, false));
-    if mixed {
-        all.push(gpt(sizes, true));
-    }
+    all.extend([false, true].map(|mixed| gpt(sizes, mixed)));
     all
 }
