@@ -186,7 +186,11 @@ pub(super) fn files_keep_scale_and_counts(subject: &Subject) {
     assert_eq!((other.steps(), other.skipped().read().unwrap().to_vec::<i64>()), (7, vec![0]));
     assert_eq!(loaded.applied().read().unwrap().to_vec::<i64>(), [2]);
     run(&again, &mut other, &loaded, 11..20);
-    assert_eq!(again.read().unwrap().to_vec::<f64>(), w.read().unwrap().to_vec::<f64>());
+    // In the file the oracle's numbers are f32.
+    let tolerance = if subject.is_oracle() { 1e-6 } else { 0.0 };
+    for (a, b) in again.read().unwrap().to_vec::<f64>().iter().zip(w.read().unwrap().to_vec::<f64>()) {
+        assert!((a - b).abs() <= tolerance, "{a}, without a break {b}");
+    }
     assert_eq!(
         loaded.scale().read().unwrap().to_vec::<f64>(),
         scaler.scale().read().unwrap().to_vec::<f64>()
