@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs the benchmarks of wgrad and of its peers alternately on one device, compares their results, prints ratios.
 
-    benches/peers/compare.py --device llvmpipe --peers burn-wgpu,meganeura
+    benches/peers/compare.py --device llvmpipe --peers burn-wgpu
     benches/peers/compare.py --device cpu --peers candle,torch --filter softmax,mlp
-    benches/peers/compare.py --device nvidia --peers burn-vulkan,meganeura,torch --programs .gpu
+    benches/peers/compare.py --device nvidia --peers burn-vulkan,torch --programs .gpu
 
 Each row is opened by all, its first results are compared, all warm up (pipelines, autotuning), and then they take turns.
 A ratio is the peer's median time over wgrad's: above 1, wgrad is ahead. Programs that are missing are built; Burn takes
@@ -23,7 +23,7 @@ import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
-PEERS = ["burn-vulkan", "burn-wgpu", "candle", "meganeura", "torch"]
+PEERS = ["burn-vulkan", "burn-wgpu", "candle", "torch"]
 
 
 class Program:
