@@ -72,7 +72,7 @@ pub(crate) fn of_nodes(device: &Device, said: impl Fn(&Sweep)) -> Result<Vec<Swe
     const EACH: usize = 10;
     let mut nodes: Vec<f64> = Vec::new();
     let [mut recording, mut planning, mut again] = [const { Vec::new() }; 3];
-    for layers in sizes(NODES / EACH >> 6, 7) {
+    for layers in sizes((NODES / EACH) >> 6, 7) {
         let ctx = Context::with(device, ContextOptions::default().node_budget(4 * NODES))?;
         let (n, first) = pass(&ctx, layers)?;
         let (_, second) = pass(&ctx, layers)?;
