@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use wgrad_graph::{Attend, DType, Group, Heads, Index, Kind, Op, Out};
 
 use crate::gemm::{Mat, add_product};
-use block::{Block, KEYS, QUERIES, Row};
+use block::{Block, QUERIES, Row, keys_of_block};
 
 /// Multiply-adds below which one thread is faster than several.
 const PARALLEL_MACS: u64 = 1 << 18;
@@ -225,8 +225,9 @@ fn queries(problem: &Problem<'_>, at: (usize, usize), first: usize, y: &mut [f32
     y.fill(0.0);
     let seen = problem.attend.seen(first + count - 1, s);
     let mut buf = Vec::new();
-    for start in (0..seen).step_by(KEYS) {
-        let keys = start..seen.min(start + KEYS);
+    let step = keys_of_block(problem.attend.causal);
+    for start in (0..seen).step_by(step) {
+        let keys = start..seen.min(start + step);
         let width = keys.len();
         block.scores(problem, at, rows.clone(), keys.clone());
         for (r, state) in states.iter_mut().enumerate() {

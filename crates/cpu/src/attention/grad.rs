@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use wgrad_graph::Heads;
 
 use super::Problem;
-use super::block::{Block, KEYS, QUERIES, slopes, transposed};
+use super::block::{Block, QUERIES, keys_of_block, slopes, transposed};
 use crate::gemm::{Mat, add_product};
 
 /// Where the gradients of a block go: some are not wanted.
@@ -24,7 +24,7 @@ pub(super) fn run(problem: &Problem<'_>, [dq, dk, dv]: [&mut [f32]; 3], parallel
     if b * h * g * l * s == 0 {
         return;
     }
-    let shared = problem.heads.shared();
+    let (shared, step) = (problem.heads.shared(), keys_of_block(problem.attend.causal));
     if !parallel || b * g >= rayon::current_num_threads() {
         // A head of keys with its heads of queries is one task: each weight is computed once.
         let tasks: Vec<_> = pieces(dq, shared * l * d, b * g)
@@ -39,8 +39,8 @@ pub(super) fn run(problem: &Problem<'_>, [dq, dk, dv]: [&mut [f32]; 3], parallel
                 let at = (n / g, n % g * shared + t);
                 for first in (0..l).step_by(QUERIES) {
                     let rows = first..l.min(first + QUERIES);
-                    for start in (0..problem.attend.seen(rows.end - 1, s)).step_by(KEYS) {
-                        let keys = start..s.min(start + KEYS);
+                    for start in (0..problem.attend.seen(rows.end - 1, s)).step_by(step) {
+                        let keys = start..s.min(start + step);
                         let q = &mut dq[rows.start * d..rows.end * d];
                         let k = &mut dk[keys.start * d..keys.end * d];
                         let v = &mut dv[keys.start * e..keys.end * e];
@@ -59,7 +59,7 @@ pub(super) fn run(problem: &Problem<'_>, [dq, dk, dv]: [&mut [f32]; 3], parallel
     // Few heads: threads share their blocks, those of keys first. The order of sums is the same.
     let mut tasks = Vec::new();
     for (n, (dk, dv)) in pieces(dk, s * d, b * g).into_iter().zip(pieces(dv, s * e, b * g)).enumerate() {
-        let counts = (0..s).step_by(KEYS).map(|start| start..s.min(start + KEYS));
+        let counts = (0..s).step_by(step).map(|start| start..s.min(start + step));
         let (mut dk, mut dv) = (dk, dv);
         for keys in counts {
             let (k, rest) = dk.split_at_mut(keys.len() * d);
@@ -98,8 +98,8 @@ pub(super) fn run(problem: &Problem<'_>, [dq, dk, dv]: [&mut [f32]; 3], parallel
     }
     tasks.into_par_iter().rev().for_each(|(n, rows, dq)| {
         let mut work = Work::default();
-        for start in (0..problem.attend.seen(rows.end - 1, s)).step_by(KEYS) {
-            let keys = start..s.min(start + KEYS);
+        for start in (0..problem.attend.seen(rows.end - 1, s)).step_by(step) {
+            let keys = start..s.min(start + step);
             work.block(problem, (n / h, n % h), rows.clone(), keys, Into { q: Some(&mut *dq), kv: None });
         }
     });
