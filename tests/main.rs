@@ -28,6 +28,7 @@ mod grads;
 mod halves;
 mod handles;
 mod house;
+mod kernels;
 mod layers;
 mod linalg;
 mod lines;
@@ -102,6 +103,7 @@ fn main() -> ExitCode {
         ("random", random::tests()),
         ("grads", grads::tests()),
         ("halves", halves::tests()),
+        ("kernels", kernels::tests()),
         ("handles", handles::tests()),
         ("profile", profile::tests()),
         ("pipeline", pipeline::tests()),

@@ -23,6 +23,8 @@ pub const INT64_MORE: &str = include_str!("int64_more.wgsl");
 pub const RANDOM: &str = include_str!("random.wgsl");
 /// Elementwise kernels.
 pub const POINTWISE: &str = include_str!("pointwise.wgsl");
+/// Elementwise kernels of operands that are turned in workgroup memory.
+pub const TRANSPOSE: &str = include_str!("transpose.wgsl");
 /// Reductions.
 pub const REDUCE: &str = include_str!("reduce.wgsl");
 /// Row programs.
@@ -46,6 +48,20 @@ pub const ARGSORT_RANK: &str = include_str!("argsort_rank.wgsl");
 /// Two ordered runs as one.
 pub const ARGSORT_MERGE: &str = include_str!("argsort_merge.wgsl");
 
+/// Digits of a tile counted, for the radix sort.
+pub const RADIX_COUNT: &str = include_str!("radix_count.wgsl");
+/// Where each tile's digits begin.
+pub const RADIX_SCAN: &str = include_str!("radix_scan.wgsl");
+/// Keys and values moved to where their digit puts them.
+pub const RADIX_MOVE: &str = include_str!("radix_move.wgsl");
+
+/// Where each position's share of the ordered values begins.
+pub const SCATTER_BOUNDS: &str = include_str!("scatter_bounds.wgsl");
+/// Windows of ordered values that go to one position.
+pub const SCATTER_WINDOWS: &str = include_str!("scatter_windows.wgsl");
+/// Ordered values combined, one invocation a result.
+pub const SCATTER_ROWS: &str = include_str!("scatter_rows.wgsl");
+
 /// Cholesky factors, one workgroup a matrix.
 pub const MATRIX_CHOLESKY: &str = include_str!("matrix_cholesky.wgsl");
 /// Triangular systems, one workgroup a matrix and block of columns.
@@ -57,7 +73,7 @@ pub const MATRIX_LU: &str = include_str!("matrix_lu.wgsl");
 pub const ATTENTION_TILE: &str = include_str!("attention_tile.wgsl");
 
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 25] = [
+pub const ALL: [(&str, &str); 32] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
     ("inverse", INVERSE),
@@ -69,6 +85,7 @@ pub const ALL: [(&str, &str); 25] = [
     ("int64_more", INT64_MORE),
     ("random", RANDOM),
     ("pointwise", POINTWISE),
+    ("transpose", TRANSPOSE),
     ("reduce", REDUCE),
     ("row", ROW),
     ("scatter", SCATTER),
@@ -79,6 +96,12 @@ pub const ALL: [(&str, &str); 25] = [
     ("scan_tile", SCAN_TILE),
     ("argsort_rank", ARGSORT_RANK),
     ("argsort_merge", ARGSORT_MERGE),
+    ("radix_count", RADIX_COUNT),
+    ("radix_scan", RADIX_SCAN),
+    ("radix_move", RADIX_MOVE),
+    ("scatter_bounds", SCATTER_BOUNDS),
+    ("scatter_windows", SCATTER_WINDOWS),
+    ("scatter_rows", SCATTER_ROWS),
     ("matrix_cholesky", MATRIX_CHOLESKY),
     ("matrix_triangular", MATRIX_TRIANGULAR),
     ("matrix_lu", MATRIX_LU),

@@ -1,23 +1,25 @@
-// Scan by tiles: a workgroup runs along one line, tile after tile.
+// Scan by tiles: a workgroup runs along a line, or along a chunk of one, tile after tile.
 //
 // Math:     y[o, t, i] = join(y[o, t - 1, i], x[o, t, i]) for t ascending (or descending).
 // Shapes:   row-major (outer, n, inner); `lines` is outer * inner; t from `begin` to `stop`, after a launch
-//           that ended at `begin`.
-// Dispatch: 1-D, folded; one workgroup a line. A tile is WG * EACH elements, EACH neighbours a lane.
-// Numerics: inside a tile the lanes meet as a tree; tiles follow each other, so rounding errors grow with
-//           n / (WG * EACH). Ends with the same bits on every run.
-// Cost:     reads every element twice (the second time from the cache), writes it once; 2 log2(WG) + 2
-//           barriers a tile.
-// Source:   Hillis and Steele, "Data parallel algorithms", 1986. Regions between `//[ name` and `//]`
-//           are replaced by the printer.
+//           that ended at `begin`, in `chunks` chunks of `span`.
+// Dispatch: 1-D, folded; one workgroup a chunk. A tile is WG * EACH elements, EACH neighbours a lane; it lies in
+//           workgroup memory, so that neighbouring lanes read and write neighbours. A launch that does not WRITE
+//           leaves the chunks' totals in scratch memory, for one that begins each chunk with those before it.
+// Numerics: lanes are joined by 16, then these; tiles follow each other, so rounding errors grow with
+//           span / (WG * EACH) and the chunks. Ends with the same bits on every run.
+// Cost:     reads and writes every element once, for the totals reads it once more; 5 barriers a tile.
+// Source:   Dotsenko et al., "Fast scan algorithms on graphics processors", 2008; the text is our own. Regions
+//           between `//[ name` and `//]` are replaced by the printer.
 
 //[ declare
-struct Params { w0: u32, w1: u32, w2: u32, w3: u32, w4: u32 }
+struct Params { w0: u32, w1: u32, w2: u32, w3: u32, w4: u32, w5: u32, w6: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> b0: array<f32>;
 @group(0) @binding(1) var<storage, read_write> b1: array<f32>;
 const WG = 256u;
 const EACH = 8u;
+const WRITE = true;
 struct State { v: f32 }
 fn none() -> State {
     return State(0.0);
@@ -27,6 +29,37 @@ fn join(x: State, w: State) -> State {
 }
 //]
 var<workgroup> met: array<State, WG>;
+var<workgroup> blocks: array<State, WG / 16u>;
+var<workgroup> staged: array<State, WG * EACH + WG>;
+
+// A spare element after each lane's, so that lanes meet different banks.
+fn keep(i: u32) -> u32 { return i + i / EACH; }
+
+// What the lanes before this one give, joined.
+fn scanned(lane: u32, own: State) -> State {
+    met[lane] = own;
+    workgroupBarrier();
+    if (lane < WG / 16u) {
+        var sum = none();
+        for (var i = 0u; i < 16u; i += 1u) {
+            let next = met[lane * 16u + i];
+            met[lane * 16u + i] = sum;
+            sum = join(sum, next);
+        }
+        blocks[lane] = sum;
+    }
+    workgroupBarrier();
+    var left = none();
+    for (var i = 0u; i < lane / 16u; i += 1u) { left = join(left, blocks[i]); }
+    return join(left, met[lane]);
+}
+
+// What all lanes give, after `scanned`.
+fn whole() -> State {
+    var sum = none();
+    for (var i = 0u; i < WG / 16u; i += 1u) { sum = join(sum, blocks[i]); }
+    return sum;
+}
 
 @compute @workgroup_size(WG)
 fn main(
@@ -41,71 +74,64 @@ fn main(
     let inner = params.w2;
     let begin = params.w3;
     let stop = params.w4;
+    let chunks = params.w5;
+    let span = params.w6;
     //]
-    // Workgroups beyond the last line go along with it, and write nothing.
-    let line = min(slot, lines - 1u);
+    // Workgroups beyond the last chunk go along with it, and write nothing.
+    let live = slot < lines * chunks;
+    let spot = min(slot, lines * chunks - 1u);
+    let line = spot / chunks;
+    let chunk = spot - line * chunks;
     let first = (line / inner) * n * inner + line % inner;
-    let live = slot < lines;
+    let from = min(begin + chunk * span, stop);
+    let until = min(from + span, stop);
     var before = none();
-    if (begin > 0u) {
-        let t = begin - 1u;
-        //[ place
-        let p = t;
-        //]
-        let at = first + p * inner;
-        //[ resume
-        before = State(b1[at]);
-        //]
-    }
-    for (var base = begin; base < stop; base += WG * EACH) {
-        let start = min(base + lane * EACH, stop);
-        let end = min(start + EACH, stop);
-        var own = none();
-        for (var t = start; t < end; t += 1u) {
-            //[ place
-            let p = t;
-            //]
-            let at = first + p * inner;
-            //[ load
-            let x = State(b0[at]);
-            //]
-            own = join(own, x);
-        }
-        met[lane] = own;
-        workgroupBarrier();
-        for (var apart = 1u; apart < WG; apart = apart << 1u) {
-            var other = none();
-            if (lane >= apart) {
-                other = met[lane - apart];
+    //[ before
+    //]
+    for (var base = from; base < until; base += WG * EACH) {
+        for (var turn = 0u; turn < EACH; turn += 1u) {
+            let i = turn * WG + lane;
+            let t = base + i;
+            var x = none();
+            if (t < until) {
+                //[ place
+                let p = t;
+                //]
+                let at = first + p * inner;
+                //[ load
+                x = State(b0[at]);
+                //]
             }
-            workgroupBarrier();
-            own = join(other, own);
-            met[lane] = own;
-            workgroupBarrier();
+            staged[keep(i)] = x;
         }
-        var left = none();
-        if (lane > 0u) {
-            left = met[lane - 1u];
-        }
-        left = join(before, left);
-        before = join(before, met[WG - 1u]);
         workgroupBarrier();
-        own = none();
-        for (var t = start; t < end; t += 1u) {
-            //[ place
-            let p = t;
-            //]
-            let at = first + p * inner;
-            //[ load
-            let x = State(b0[at]);
-            //]
-            own = join(own, x);
-            let y = join(left, own);
-            if (live) {
+        var own = none();
+        for (var j = 0u; j < EACH; j += 1u) { own = join(own, staged[keep(lane * EACH + j)]); }
+        let left = join(before, scanned(lane, own));
+        before = join(before, whole());
+        if (WRITE) {
+            own = none();
+            for (var j = 0u; j < EACH; j += 1u) {
+                own = join(own, staged[keep(lane * EACH + j)]);
+                staged[keep(lane * EACH + j)] = join(left, own);
+            }
+        }
+        workgroupBarrier();
+        for (var turn = 0u; turn < EACH; turn += 1u) {
+            let t = base + turn * WG + lane;
+            if (WRITE && live && t < until) {
+                //[ place
+                let p = t;
+                //]
+                let at = first + p * inner;
+                let y = staged[keep(turn * WG + lane)];
                 //[ store
                 b1[at] = y.v;
                 //]
             }
         }
+        workgroupBarrier();
     }
+    //[ total
+    //]
 }

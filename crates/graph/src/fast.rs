@@ -15,8 +15,16 @@ pub enum Fast {
     Quads,
     /// Four turns of a reduction's loop at once.
     Unrolled,
+    /// Operands that run across the result turned in workgroup memory.
+    TiledTranspose,
     /// Few long reductions cut up among workgroups, combined by a second launch.
     SplitReductions,
+    /// Sorting by digits, in launches of counting, scanning and moving.
+    RadixSort,
+    /// Scatters whose values are put in order by position first, so that every result has an invocation.
+    SortedScatter,
+    /// Few long scans cut up among workgroups.
+    SplitScans,
     /// Matrix products staged through workgroup memory.
     TiledMatmul,
     /// Matrix products cut up along K among workgroups, combined by a second launch.
@@ -47,12 +55,16 @@ pub enum Fast {
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 18] = [
+    pub const ALL: [Fast; 22] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
         Fast::Unrolled,
+        Fast::TiledTranspose,
         Fast::SplitReductions,
+        Fast::RadixSort,
+        Fast::SortedScatter,
+        Fast::SplitScans,
         Fast::TiledMatmul,
         Fast::SplitK,
         Fast::CooperativeMatmul,
@@ -75,7 +87,11 @@ impl Fast {
             Fast::Batches => "batches",
             Fast::Quads => "quads",
             Fast::Unrolled => "unrolled",
+            Fast::TiledTranspose => "tiled_transpose",
             Fast::SplitReductions => "split_reductions",
+            Fast::RadixSort => "radix_sort",
+            Fast::SortedScatter => "sorted_scatter",
+            Fast::SplitScans => "split_scans",
             Fast::TiledMatmul => "tiled_matmul",
             Fast::SplitK => "split_k",
             Fast::CooperativeMatmul => "cooperative_matmul",

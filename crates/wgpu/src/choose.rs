@@ -1,10 +1,14 @@
 //! Which variant of a kernel runs: a table from sizes and limits, with the reason for each threshold.
 //! Sizes choose the variant here; they never enter its text.
 
+mod large;
 mod product;
 
 use wgrad_graph::{Caps, DeviceKind, Fast};
 
+pub(crate) use large::{
+    radix, radix_each, scan_chunks, scatter_window, sorted_scatter, turned_edge, turning_workgroup, turns,
+};
 pub(crate) use product::{
     Direct, Product, Tile, Units, Work, half_products, in_parts, product, split_products,
 };
@@ -269,9 +273,9 @@ pub(crate) fn scan_lanes(
 /// Elements of a line that one launch of a scan runs along, `lanes` as [`scan_lanes`] gives them.
 pub(crate) fn scan_span(lanes: u32, each: u32, caps: &Caps) -> usize {
     let tile = (lanes * each).max(1) as usize;
-    // The round that ends a loop counts: a line takes up to five an element, a tile two for each element of
-    // a lane and 12 around them.
-    let steps = rounds(caps) / if lanes == 0 { 5 } else { 2 * each as usize + 12 };
+    // The round that ends a loop counts: a line takes up to five an element, a tile four for each element of
+    // a lane and 56 around them.
+    let steps = rounds(caps) / if lanes == 0 { 5 } else { 4 * each as usize + 56 };
     steps.saturating_mul(tile)
 }
 

@@ -14,6 +14,7 @@ mod kernel;
 mod matmul;
 mod matrix;
 mod pointwise;
+mod radix;
 mod reduce;
 mod row;
 mod scan;

@@ -1,9 +1,10 @@
 //! Sorting: runs are put in order by counting, then merged in pairs, a launch for each doubling. No
-//! barriers, no workgroup memory, no padding; every launch fills the device.
+//! barriers, no workgroup memory, no padding; every launch fills the device. Many keys go by their digits.
 
 use wgrad_graph::{DType, Lines, Result, bail};
 
 use super::kernel::{Cx, Kernel, Touch};
+use super::radix::{Ends, Radix};
 use super::{fold, points};
 use crate::choose;
 use crate::launch::{Launch, Lowered};
@@ -16,6 +17,18 @@ pub(super) fn lower(cx: Cx<'_>, axis: u8, descending: bool) -> Result<Lowered> {
     }
     let lines = Lines::new(shape, axis);
     let sort = Sort { cx, lines, count, descending };
+    let bits = match cx.graph.out(cx.step.group.operands[0]).dtype {
+        DType::Bool => 1,
+        DType::U8 => 8,
+        DType::I64 => 64,
+        _ => 32,
+    };
+    if choose::radix(lines.n, count, bits, cx.caps) {
+        let radix = Radix { cx, lines: lines.count(), n: lines.n, bits };
+        let words = radix.words(false);
+        let launches = radix.launches(&sort, false, words)?;
+        return Ok(Lowered { launches, scratch_bytes: words * 4 });
+    }
     let run = choose::sort_run(lines.n, cx.caps);
     let merges = lines.n.div_ceil(run).next_power_of_two().ilog2();
     // The last launch writes the result; those before it take turns with the scratch memory.
@@ -45,9 +58,24 @@ impl<'a> Sort<'a> {
         k
     }
 
-    /// The declarations: workgroup, and the element as a number in the same order.
+    /// The declarations: workgroup, the element as a number in the same order, and which is before which.
     fn declare(&self, k: &Kernel<'_>) -> Result<String> {
         let wg = choose::pointwise_workgroup(self.cx.caps);
+        let (ty, less) = match k.operand(0).dtype {
+            DType::I64 => {
+                ("vec2<u32>", "x.y < w.y || (x.y == w.y && (x.x < w.x || (x.x == w.x && earlier)))")
+            }
+            _ => ("u32", "x < w || (x == w && earlier)"),
+        };
+        Ok(format!(
+            "const WG = {wg}u;\n{}fn before(x: {ty}, w: {ty}, earlier: bool) -> bool {{ return {less}; }}\n",
+            self.number(k)?
+        ))
+    }
+
+    /// The function that makes of an element a number in the same order.
+    fn number(&self, k: &Kernel<'_>) -> Result<String> {
+        let ty = if k.operand(0).dtype == DType::I64 { "vec2<u32>" } else { "u32" };
         let x = k.load(0, "at");
         let number = match k.operand(0).dtype {
             DType::Bool => format!("select(0u, 1u, {x})"),
@@ -58,16 +86,7 @@ impl<'a> Sort<'a> {
             DType::F16 | DType::BF16 => bail!(DType, "argsort", "has no kernel for halves; they go as f32"),
         };
         let number = if self.descending { format!("~{number}") } else { number };
-        let (ty, less) = match k.operand(0).dtype {
-            DType::I64 => {
-                ("vec2<u32>", "x.y < w.y || (x.y == w.y && (x.x < w.x || (x.x == w.x && earlier)))")
-            }
-            _ => ("u32", "x < w || (x == w && earlier)"),
-        };
-        Ok(format!(
-            "const WG = {wg}u;\nfn number(at: u32) -> {ty} {{ return {number}; }}\n\
-             fn before(x: {ty}, w: {ty}, earlier: bool) -> bool {{ return {less}; }}\n"
-        ))
+        Ok(format!("fn number(at: u32) -> {ty} {{ return {number}; }}\n"))
     }
 
     fn sizes(&self, k: &mut Kernel<'_>, run: usize) -> String {
@@ -110,5 +129,28 @@ impl<'a> Sort<'a> {
         };
         let regions = [("sizes", sizes.as_str()), ("own", &own), ("other", &other), ("store", &store)];
         self.finish(k, wgrad_wgsl::ARGSORT_MERGE, &regions, 6 * run.ilog2() as usize + 6)
+    }
+}
+
+impl<'a> Ends<'a> for Sort<'a> {
+    fn reads(&self, k: &mut Kernel<'a>) {
+        k.reads(0, Touch::Each);
+    }
+
+    fn key(&self, k: &mut Kernel<'a>) -> Result<(String, String)> {
+        let inner = k.word("inner", self.lines.inner as i64);
+        let at = format!("(line / {inner}) * n * {inner} + line % {inner} + p * {inner}");
+        Ok((self.number(k)?, format!("let key = number({at});\n")))
+    }
+
+    fn writes(&self, k: &mut Kernel<'a>) -> bool {
+        k.writes(0, Touch::Each);
+        true
+    }
+
+    fn store(&self, k: &mut Kernel<'a>) -> String {
+        let inner = k.word("inner", self.lines.inner as i64);
+        let at = format!("(line / {inner}) * n * {inner} + line % {inner} + to * {inner}");
+        k.store(0, &at, "bitcast<i32>(value)")
     }
 }

@@ -1,6 +1,8 @@
 //! Pointwise groups: every point on its own, or four neighbours an invocation. The same text ends a
 //! matrix product: there the points have an accumulator.
 
+mod turn;
+
 use std::collections::HashMap;
 
 use wgrad_graph::{Expr, IndexId, Result};
@@ -30,6 +32,8 @@ pub(super) struct Points<'a> {
     rows: bool,
     /// Whether the space is.
     whole: bool,
+    /// Loads that are at hand at each of four neighbours, and their names.
+    ready: [Vec<((u16, IndexId), String)>; 4],
 }
 
 /// Where four neighbours stand.
@@ -51,6 +55,7 @@ impl<'a> Points<'a> {
             count,
             rows: group.outer().last().is_some_and(|d| d % 4 == 0),
             whole: count.is_multiple_of(4),
+            ready: Default::default(),
         }
     }
 
@@ -114,9 +119,9 @@ impl<'a> Points<'a> {
         accs: &[String],
     ) -> Result<String> {
         let group = &self.cx.step.group;
-        let none = HashMap::new();
+        let ready = self.ready[0].iter().cloned().collect();
         let space = Space { linear: Some(linear.to_owned()), coords, rank: group.outer().len() };
-        let mut p = Printer::new(k, &group.body, space, accs, &none, "p");
+        let mut p = Printer::new(k, &group.body, space, accs, &ready, "p");
         p.stores(&group.stores)?;
         Ok(p.out)
     }
@@ -194,6 +199,7 @@ impl<'a> Points<'a> {
         for (lane, component) in XYZW.iter().enumerate() {
             let mut ready = shared.clone();
             ready.extend(vectors.iter().map(|(key, v)| (*key, format!("{v}.{component}"))));
+            ready.extend(self.ready[lane].iter().cloned());
             let here = format!("at{lane}");
             let mut turn = String::new();
             let coords = coords.clone().map(|mut c| {
@@ -255,6 +261,12 @@ pub(super) fn launch(
     let cx = k.cx;
     let group = &*cx.step.group;
     let site = Points::new(cx, count);
+    if planes.is_none()
+        && total.is_none()
+        && let Some(turn) = turn::Turn::of(&site)
+    {
+        return turn.launch(k, site);
+    }
     let parts = site.stores().any(|s| site.parts(s));
     let quads = parts || (site.wide() && choose::quads(count, group.body.exprs.len(), cx.caps));
     let flagged = site.note(&mut k, quads);

@@ -1,8 +1,8 @@
-//! Scans: one invocation a line, or one workgroup a line.
+//! Scans: one invocation a line, one workgroup a line, or several workgroups a line, in two launches.
 
 use wgrad_graph::{DType, Lines, Result, Scan, bail};
 
-use super::kernel::{Cx, Kernel, Touch, wgsl_type};
+use super::kernel::{Cx, Kernel, Touch, is_word, recast, wgsl_type};
 use super::{fold, points};
 use crate::choose;
 use crate::launch::{Launch, Lowered};
@@ -21,12 +21,25 @@ pub(super) fn lower(cx: Cx<'_>, kind: Scan, axis: u8, reverse: bool) -> Result<L
     if !matches!(dtype, DType::F32 | DType::I32 | DType::U32 | DType::I64) {
         bail!(DType, name, "has no kernel for {dtype}");
     }
-    let lanes = choose::scan_lanes(lines.count(), lines.inner, lines.n, 2 * dtype.bytes(), EACH, cx.caps);
+    // A lane's elements and a spare one, what it gives, and its share of the blocks.
+    let bytes = 2 * dtype.bytes() * (EACH as usize + 3);
+    let lanes = choose::scan_lanes(lines.count(), lines.inner, lines.n, bytes, EACH, cx.caps);
     let along = Along { cx, kind, reverse, lines, dtype, lanes };
+    let chunks = if is_word(dtype) {
+        choose::scan_chunks(lines.count(), lines.n, (lanes * EACH) as usize, cx.caps)
+    } else {
+        1
+    };
+    if chunks > 1 {
+        let span = lines.n.div_ceil(chunks).next_multiple_of((lanes * EACH) as usize);
+        let cut = Cut { chunks: lines.n.div_ceil(span), span };
+        let launches = vec![along.totals(cut)?, along.launch(0, lines.n, Some(cut))?];
+        return Ok(Lowered { launches, scratch_bytes: along.words(cut) * 4 });
+    }
     let span = choose::scan_span(lanes, EACH, cx.caps);
     let mut launches = Vec::new();
     for begin in (0..lines.n).step_by(span) {
-        launches.push(along.launch(begin, lines.n.min(begin.saturating_add(span)))?);
+        launches.push(along.launch(begin, lines.n.min(begin.saturating_add(span)), None)?);
     }
     Ok(Lowered { launches, scratch_bytes: 0 })
 }
@@ -41,31 +54,128 @@ struct Along<'a> {
     lanes: u32,
 }
 
+/// Lines cut into chunks, each with a workgroup of its own.
+#[derive(Copy, Clone)]
+struct Cut {
+    chunks: usize,
+    /// Elements of a chunk.
+    span: usize,
+}
+
 impl Along<'_> {
-    /// The launch that runs from `begin` to `stop`, from the state that the result before it tells.
-    fn launch(&self, begin: usize, stop: usize) -> Result<Launch> {
-        let Along { cx, kind, reverse, lines, dtype, lanes } = *self;
-        let mut k = Kernel::new(cx);
-        k.reads(0, Touch::Each);
-        if kind == Scan::Recur {
-            k.reads(1, Touch::Each);
+    /// Words of the chunks' totals.
+    fn words(&self, cut: Cut) -> usize {
+        self.fields().len() * self.lines.count() * cut.chunks
+    }
+
+    /// The fields of a state and their types.
+    fn fields(&self) -> Vec<(&'static str, &'static str)> {
+        let ty = wgsl_type(self.dtype);
+        match self.kind {
+            Scan::Recur => vec![("a", ty), ("h", ty)],
+            Scan::ArgMax | Scan::ArgMin => vec![("v", ty), ("i", "u32")],
+            _ => vec![("v", ty)],
         }
-        k.writes(0, Touch::Each);
-        let words = [
+    }
+
+    /// Notes what is read, and the sizes of a run from `begin` to `stop`.
+    fn sizes(&self, k: &mut Kernel<'_>, begin: usize, stop: usize, cut: Option<Cut>) -> String {
+        let lines = self.lines;
+        let mut words = vec![
             ("lines", lines.count()),
             ("n", lines.n),
             ("inner", lines.inner),
             ("begin", begin),
             ("stop", stop),
         ];
-        let sizes = k.declare_words(&words);
-        let place = if reverse { "let p = n - 1u - t;" } else { "let p = t;" };
-        let (x, y) = (k.load(0, "at"), k.stored(0, "at"));
-        let load = match kind {
-            Scan::Recur => format!("let x = State({x}, {});", k.load(1, "at")),
-            Scan::ArgMax | Scan::ArgMin => format!("let x = State({x}, p);"),
-            _ => format!("let x = State({x});"),
+        if self.lanes > 0 {
+            let cut = cut.unwrap_or(Cut { chunks: 1, span: stop - begin });
+            words.extend([("chunks", cut.chunks), ("span", cut.span)]);
+        }
+        k.declare_words(&words)
+    }
+
+    fn reads(&self, k: &mut Kernel<'_>) {
+        k.reads(0, Touch::Each);
+        if self.kind == Scan::Recur {
+            k.reads(1, Touch::Each);
+        }
+    }
+
+    /// The state of the element `at`, which is position `p` of its line.
+    fn element(&self, k: &Kernel<'_>) -> String {
+        let x = k.load(0, "at");
+        match self.kind {
+            Scan::Recur => format!("State({x}, {})", k.load(1, "at")),
+            Scan::ArgMax | Scan::ArgMin => format!("State({x}, p)"),
+            _ => format!("State({x})"),
+        }
+    }
+
+    fn place(&self) -> &'static str {
+        if self.reverse { "let p = n - 1u - t;" } else { "let p = t;" }
+    }
+
+    fn tiled(&self, write: bool) -> String {
+        let (lanes, state) = (self.lanes, state(self.kind, wgsl_type(self.dtype)));
+        format!("const WG = {lanes}u;\nconst EACH = {EACH}u;\nconst WRITE = {write};\n{state}")
+    }
+
+    /// The launch that leaves each chunk's total in scratch memory.
+    fn totals(&self, cut: Cut) -> Result<Launch> {
+        let mut k = Kernel::new(self.cx);
+        self.reads(&mut k);
+        k.scratch(self.words(cut), true, Touch::Each);
+        let sizes = self.sizes(&mut k, 0, self.lines.n, Some(cut));
+        let load = format!("x = {};", self.element(&k));
+        let plane = k.word("plane", (self.lines.count() * cut.chunks) as i64);
+        let mut total = "if (live && lane == 0u) {\n".to_owned();
+        for (f, (field, ty)) in self.fields().into_iter().enumerate() {
+            let word = k.scratch_word(&format!("spot + {f}u * {plane}"));
+            total.push_str(&format!("{word} = {};\n", recast(&format!("before.{field}"), ty, "u32")));
+        }
+        total.push_str("}\n");
+        let regions = [
+            ("sizes", sizes.as_str()),
+            ("before", ""),
+            ("place", self.place()),
+            ("load", &load),
+            ("store", ""),
+            ("total", &total),
+        ];
+        let count = self.lines.count();
+        let grid = fold((count * cut.chunks) as u64, self.cx.caps)?;
+        k.finish(wgrad_wgsl::SCAN_TILE, &self.tiled(false), &regions, grid, (count * self.lines.n) as u64)
+    }
+
+    /// The totals of the chunks before this one, joined.
+    fn carried(&self, k: &mut Kernel<'_>, cut: Cut) -> String {
+        let plane = k.word("plane", (self.lines.count() * cut.chunks) as i64);
+        let each = k.word("each", cut.chunks.div_ceil(self.lanes as usize) as i64);
+        let read = |(f, (_, ty)): (usize, (&'static str, &'static str))| {
+            recast(&k.scratch_word(&format!("line * chunks + c + {f}u * {plane}")), "u32", ty)
         };
+        let fields: Vec<String> = self.fields().into_iter().enumerate().map(read).collect();
+        format!(
+            "{{\nvar own = none();\nfor (var c = lane * {each}; c < min(lane * {each} + {each}, chunk); c += 1u) {{\n\
+             own = join(own, State({}));\n}}\nlet left = scanned(lane, own);\nbefore = whole();\n}}\n",
+            fields.join(", ")
+        )
+    }
+
+    /// The launch that runs from `begin` to `stop`, from the state that the result before it tells.
+    fn launch(&self, begin: usize, stop: usize, cut: Option<Cut>) -> Result<Launch> {
+        let Along { cx, kind, lines, dtype, lanes, .. } = *self;
+        let mut k = Kernel::new(cx);
+        self.reads(&mut k);
+        k.writes(0, Touch::Each);
+        if let Some(cut) = cut {
+            k.scratch(self.words(cut), false, Touch::Each);
+        }
+        let sizes = self.sizes(&mut k, begin, stop, cut);
+        let place = self.place();
+        let y = k.stored(0, "at");
+        let load = self.element(&k);
         let resume = match kind {
             Scan::Recur => format!("before = State(none().a, {y});"),
             Scan::ArgMax | Scan::ArgMin => {
@@ -80,6 +190,27 @@ impl Along<'_> {
             _ => "y.v",
         };
         let store = k.store(0, "at", field);
+        let flops = (lines.count() * (stop - begin)) as u64 * 2;
+        if lanes > 0 {
+            let before = match cut {
+                Some(cut) => self.carried(&mut k, cut),
+                None => format!(
+                    "if (begin > 0u) {{\nlet t = begin - 1u;\n{place}\nlet at = first + p * inner;\n{resume}\n}}\n"
+                ),
+            };
+            let load = format!("x = {load};");
+            let regions = [
+                ("sizes", sizes.as_str()),
+                ("before", &before),
+                ("place", place),
+                ("load", &load),
+                ("store", &store),
+                ("total", ""),
+            ];
+            let grid = fold((lines.count() * cut.map_or(1, |c| c.chunks)) as u64, cx.caps)?;
+            return k.finish(wgrad_wgsl::SCAN_TILE, &self.tiled(true), &regions, grid, flops);
+        }
+        let load = format!("let x = {load};");
         let regions = [
             ("sizes", sizes.as_str()),
             ("place", place),
@@ -87,13 +218,7 @@ impl Along<'_> {
             ("load", &load),
             ("store", &store),
         ];
-        let flops = (lines.count() * (stop - begin)) as u64 * 2;
         let state = state(kind, wgsl_type(dtype));
-        if lanes > 0 {
-            let extra = format!("const WG = {lanes}u;\nconst EACH = {EACH}u;\n{state}");
-            let grid = fold(lines.count() as u64, cx.caps)?;
-            return k.finish(wgrad_wgsl::SCAN_TILE, &extra, &regions, grid, flops);
-        }
         let wg = choose::pointwise_workgroup(cx.caps);
         let block = if matches!(kind, Scan::Sum | Scan::LogAddExp) { 64 } else { 1 };
         let extra = format!("const WG = {wg}u;\nconst BLOCK = {block}u;\n{state}");

@@ -1,4 +1,6 @@
-//! Scatter: one invocation a column.
+//! Scatter: one invocation a column, or values in order of their positions and one invocation a result.
+
+mod sorted;
 
 use std::collections::HashMap;
 
@@ -24,6 +26,11 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     let length = points(name, &group.dims[group.outer().len()..])?;
     if length > 0 {
         points(name, &group.dims)?;
+    }
+    if length > 0
+        && let Some(lowered) = sorted::lower(cx)?
+    {
+        return Ok(lowered);
     }
     // Everything is filled before anything is combined.
     let most = choose::rounds(cx.caps) / 2;

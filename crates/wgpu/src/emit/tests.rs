@@ -4,6 +4,7 @@
 mod attention;
 mod graphs;
 mod hand;
+mod large;
 mod options;
 mod rows;
 mod sources;

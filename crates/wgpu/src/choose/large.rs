@@ -1,0 +1,94 @@
+//! Which kernels of the large sizes run: transposes, scans in chunks, sorts by digits, scatters in order.
+
+use wgrad_graph::{Caps, Fast};
+
+use super::software;
+
+/// Whether an operand that has neighbours along an axis of `turned` points, and lies `stride` elements apart
+/// along the last axis, of `last` points, is turned in workgroup memory.
+pub(crate) fn turns(turned: usize, last: usize, stride: u64, points: usize, caps: &Caps) -> bool {
+    // Read as it lies, each invocation of a subgroup fetches 32 bytes for 4: an H200 reached 512 of 4300 GB/s.
+    // Below 8 elements apart neighbours share those bytes; narrow axes leave most of a tile empty, and what
+    // has less than 65536 points comes out of the caches. Software drivers load element by element anyway,
+    // and pay for a barrier by a switch of coroutines.
+    !software(caps)
+        && caps.allows(Fast::TiledTranspose)
+        && stride >= 8
+        && turned >= 16
+        && last >= 16
+        && points >= 1 << 16
+}
+
+/// Edge of the tiles of operands of `words` words an element together; `narrow` is the shorter of the two axes.
+pub(crate) fn turned_edge(words: usize, quads: bool, narrow: usize, caps: &Caps) -> Option<u32> {
+    // 64 by 64 keeps 16 loads of an invocation under way, and its lines are whole for halves as well; beyond
+    // 34 KiB few workgroups share a multiprocessor. An invocation alone for a point moves words: 32 are a line.
+    let fits = |edge: usize| edge * (edge + 1) * words * 4 <= caps.shared_bytes.min(34 << 10);
+    let large = quads && narrow > 32 && fits(64);
+    if large { Some(64) } else { fits(32).then_some(32) }
+}
+
+/// Invocations of a workgroup that turns a tile.
+pub(crate) fn turning_workgroup(caps: &Caps) -> u32 {
+    256.min(caps.max_invocations)
+}
+
+/// Chunks into which each of `lines` lines of `n` elements is cut, each with a workgroup that scans tiles of `tile`.
+pub(crate) fn scan_chunks(lines: usize, n: usize, tile: usize, caps: &Caps) -> usize {
+    // A chunk's total is read before it is scanned: 12 bytes an element instead of 8, and a launch of 5 us more,
+    // for an H200 full of workgroups (1056) instead of one a line. Lines that fill a quarter of it keep to
+    // themselves; a chunk keeps 4 tiles, and 1024 totals are read by one round of its lanes. On software
+    // drivers the whole machine is a few workgroups, and barriers are dear.
+    const FULL: usize = 1056;
+    if software(caps) || !caps.allows(Fast::SplitScans) || tile == 0 || lines >= FULL / 4 || n < 16 * tile {
+        return 1;
+    }
+    (FULL / lines.max(1)).min(n / (4 * tile)).clamp(1, 1024)
+}
+
+/// Whether lines of `n` keys of `bits` bits, `count` keys in all, are put in order by their digits.
+pub(crate) fn radix(n: usize, count: usize, bits: u32, caps: &Caps) -> bool {
+    // A pass of 8 bits is three launches and moves 24 bytes a key; merging is a launch for each doubling, in
+    // which every key takes as many dependent reads as its run has doublings. With 32 bits that is 12 launches
+    // of 5 us, as many as merging has from 2^18 keys on; short lines in great number fill the tiles badly
+    // below 4096. Keys of 64 bits would be 8 passes: they are merged. The tiles need workgroups of 256 and
+    // their memory; a barrier costs software drivers a switch of coroutines.
+    let passes = bits.div_ceil(8) as usize;
+    !software(caps)
+        && caps.allows(Fast::RadixSort)
+        && bits <= 32
+        && caps.max_invocations >= 256
+        && caps.shared_bytes >= 32 << 10
+        && n >= 4096
+        && count >= passes << 16
+        && count <= 1 << 26
+}
+
+/// Keys of an invocation of the radix sort.
+pub(crate) fn radix_each(caps: &Caps) -> u32 {
+    // Keys and places of a tile and 13 KiB of counters: 16 keys give runs of 16 a digit, half of a line.
+    if caps.shared_bytes >= 48 << 10 { 16 } else { 8 }
+}
+
+/// Whether a scatter of `n` values a column to `size` positions puts them in order first.
+pub(crate) fn sorted_scatter(columns: usize, n: usize, size: usize, caps: &Caps) -> bool {
+    // A column's owner takes a dependent read for each value (0.7 us on an H200) and a write for each position
+    // (5 ns): an embedding's gradient of 8192 ids took milliseconds. The order takes 5 launches and three more
+    // for every 8 bits of a position, of 5 us each, and then moves every byte once. It pays above 80 us, as
+    // long as the columns do not fill the device by themselves: 262144 owners hide each other's reads.
+    // Software drivers run few invocations at once: owners are as good there.
+    let owners_ns = 700 * n + 5 * size;
+    !software(caps)
+        && caps.allows(Fast::SortedScatter)
+        && caps.max_invocations >= 256
+        && caps.shared_bytes >= 32 << 10
+        && n <= 1 << 26
+        && columns < 1 << 18
+        && owners_ns > 80_000
+}
+
+/// Ordered values of which a scatter combines those for one position ahead: about the square root of all.
+pub(crate) fn scatter_window(n: usize) -> usize {
+    // A position that takes all values is a loop over twice a window and all windows.
+    (1 << (n.max(1).ilog2() / 2)).clamp(32, 1024)
+}

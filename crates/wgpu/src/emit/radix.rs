@@ -1,0 +1,191 @@
+//! The stable radix sort: for every 8 bits three launches, which count, scan and move. No workgroup waits for
+//! another; a launch sees what those before it wrote.
+
+use wgrad_graph::Result;
+
+use super::fold;
+use super::kernel::{Cx, Kernel, Touch};
+use crate::choose;
+use crate::launch::Launch;
+
+/// Invocations of a workgroup: one a digit.
+const WG: u32 = 256;
+
+/// Lines of keys, each to be put in order with the places that its keys had.
+pub(super) struct Radix<'a> {
+    pub(super) cx: Cx<'a>,
+    pub(super) lines: usize,
+    pub(super) n: usize,
+    /// Bits of a key that tell keys apart.
+    pub(super) bits: u32,
+}
+
+/// Where the keys come from and where the order goes.
+pub(super) trait Ends<'a> {
+    /// Notes what the first pass reads.
+    fn reads(&self, k: &mut Kernel<'a>);
+    /// Declarations of the first pass, and text that makes `key` of position `p` of line `line`.
+    fn key(&self, k: &mut Kernel<'a>) -> Result<(String, String)>;
+    /// Notes what the last pass writes; false where keys and places stay in scratch memory.
+    fn writes(&self, k: &mut Kernel<'a>) -> bool;
+    /// Text that writes `value` to place `to` of line `line`.
+    fn store(&self, k: &mut Kernel<'a>) -> String;
+}
+
+impl<'a> Radix<'a> {
+    fn passes(&self) -> u32 {
+        self.bits.div_ceil(8).max(1)
+    }
+
+    fn each(&self) -> u32 {
+        choose::radix_each(self.cx.caps)
+    }
+
+    fn tiles(&self) -> usize {
+        self.n.div_ceil((WG * self.each()) as usize)
+    }
+
+    fn keys(&self) -> usize {
+        self.lines * self.n
+    }
+
+    /// Pairs of keys and places that lie in scratch memory at a time.
+    fn sides(&self, kept: bool) -> usize {
+        (self.passes() as usize - usize::from(!kept)).min(2)
+    }
+
+    /// Words of scratch memory; `kept`: the ordered keys and places stay there.
+    pub(super) fn words(&self, kept: bool) -> usize {
+        self.sides(kept) * 2 * self.keys() + self.lines * 256 * (self.tiles() + 1)
+    }
+
+    /// Where the keys and the places begin that pass `pass` writes to scratch memory.
+    fn side(&self, pass: u32) -> (usize, usize) {
+        let at = (pass as usize % 2) * 2 * self.keys();
+        (at, at + self.keys())
+    }
+
+    /// Where the ordered keys and places begin that stay in scratch memory.
+    pub(super) fn kept(&self) -> (usize, usize) {
+        self.side(self.passes() - 1)
+    }
+
+    /// All passes; `words` is the scratch memory of the step.
+    pub(super) fn launches(&self, ends: &dyn Ends<'a>, kept: bool, words: usize) -> Result<Vec<Launch>> {
+        let counts = self.sides(kept) * 2 * self.keys();
+        let mut launches = Vec::new();
+        for pass in 0..self.passes() {
+            launches.push(self.count(ends, pass, counts, words)?);
+            launches.push(self.scan(counts, words)?);
+            launches.push(self.place(ends, pass, counts, words)?);
+        }
+        Ok(launches)
+    }
+
+    fn totals(&self, counts: usize) -> usize {
+        counts + self.lines * 256 * self.tiles()
+    }
+
+    /// Text that makes `key`, and with `value` its place, of position `p` as pass `pass` finds them.
+    fn load(
+        &self,
+        ends: &dyn Ends<'a>,
+        k: &mut Kernel<'a>,
+        pass: u32,
+        value: bool,
+    ) -> Result<(String, String)> {
+        let (declared, mut text) = if pass == 0 {
+            ends.key(k)?
+        } else {
+            let keys = k.word("keys_from", self.side(pass - 1).0 as i64);
+            let key = k.scratch_word(&format!("{keys} + line * n + p"));
+            (String::new(), format!("let key = {key};\n"))
+        };
+        if value && pass == 0 {
+            text.push_str("let value = p;\n");
+        } else if value {
+            let values = k.word("values_from", self.side(pass - 1).1 as i64);
+            let value = k.scratch_word(&format!("{values} + line * n + p"));
+            text.push_str(&format!("let value = {value};\n"));
+        }
+        Ok((declared, text))
+    }
+
+    fn count(&self, ends: &dyn Ends<'a>, pass: u32, counts: usize, words: usize) -> Result<Launch> {
+        let mut k = Kernel::new(self.cx);
+        if pass == 0 {
+            ends.reads(&mut k);
+        }
+        k.scratch(words, true, Touch::Each);
+        let sizes = self.sizes(&mut k, pass, counts);
+        let (declared, key) = self.load(ends, &mut k, pass, false)?;
+        let store = format!("{} = atomicLoad(&found[lane]);\n", k.scratch_word("at"));
+        let extra = format!("const WG = {WG}u;\nconst EACH = {}u;\n{declared}", self.each());
+        let regions = [("sizes", sizes.as_str()), ("key", &key), ("store", &store)];
+        let grid = fold((self.lines * self.tiles()) as u64, self.cx.caps)?;
+        k.finish(wgrad_wgsl::RADIX_COUNT, &extra, &regions, grid, self.keys() as u64)
+    }
+
+    fn sizes(&self, k: &mut Kernel<'a>, pass: u32, counts: usize) -> String {
+        let shift = (8 * pass) as usize;
+        let words = [
+            ("lines", self.lines),
+            ("n", self.n),
+            ("tiles", self.tiles()),
+            ("shift", shift),
+            ("counts", counts),
+        ];
+        k.declare_words(&words)
+    }
+
+    fn scan(&self, counts: usize, words: usize) -> Result<Launch> {
+        let mut k = Kernel::new(self.cx);
+        k.scratch(words, true, Touch::Each);
+        let rows = self.lines * 256;
+        let totals = self.totals(counts);
+        let sizes = [("rows", rows), ("tiles", self.tiles()), ("counts", counts), ("totals", totals)];
+        let sizes = k.declare_words(&sizes);
+        let word = k.scratch_word("at");
+        let (count, store) = (format!("let count = {word};"), format!("{word} = left;"));
+        let total = format!("{word} = before;");
+        let extra = format!("const WG = {WG}u;\n");
+        let regions = [("sizes", sizes.as_str()), ("count", &count), ("store", &store), ("total", &total)];
+        let grid = fold(rows as u64, self.cx.caps)?;
+        let mut launch = k.finish(wgrad_wgsl::RADIX_SCAN, &extra, &regions, grid, rows as u64)?;
+        launch.cost_bytes = (rows * self.tiles()) as u64 * 8;
+        Ok(launch)
+    }
+
+    fn place(&self, ends: &dyn Ends<'a>, pass: u32, counts: usize, words: usize) -> Result<Launch> {
+        let mut k = Kernel::new(self.cx);
+        if pass == 0 {
+            ends.reads(&mut k);
+        }
+        let last = pass + 1 == self.passes() && ends.writes(&mut k);
+        k.scratch(words, true, Touch::Each);
+        let mut sizes = self.sizes(&mut k, pass, counts);
+        sizes.push_str(&k.declare_words(&[("totals", self.totals(counts))]));
+        let (declared, load) = self.load(ends, &mut k, pass, true)?;
+        let store = if last {
+            ends.store(&mut k)
+        } else {
+            let (keys, values) = self.side(pass);
+            let (keys, values) = (k.word("keys_to", keys as i64), k.word("values_to", values as i64));
+            let key = k.scratch_word(&format!("{keys} + line * n + to"));
+            let value = k.scratch_word(&format!("{values} + line * n + to"));
+            format!("{key} = key;\n{value} = value;\n")
+        };
+        let total = k.scratch_word("totals + line * 256u + lane");
+        let earlier = k.scratch_word("counts + (line * 256u + lane) * tiles + tile");
+        let begin = format!("let total = {total};\nlet earlier = {earlier};\n");
+        let each = self.each();
+        let room = WG * (each + 1);
+        let extra = format!(
+            "const WG = {WG}u;\nconst EACH = {each}u;\nvar<workgroup> keys: array<u32, {room}>;\n\
+             var<workgroup> values: array<u32, {room}>;\n{declared}"
+        );
+        let regions = [("sizes", sizes.as_str()), ("load", &load), ("begin", &begin), ("store", &store)];
+        let grid = fold((self.lines * self.tiles()) as u64, self.cx.caps)?;
+        k.finish(wgrad_wgsl::RADIX_MOVE, &extra, &regions, grid, 16 * self.keys() as u64)
+    }
+}

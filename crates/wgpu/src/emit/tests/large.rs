@@ -1,0 +1,129 @@
+//! Kernels that large sizes ask for: which are taken where, and that every one is valid.
+
+use super::options::{Family, STORED, axes_swapped};
+use super::*;
+use wgrad_graph::{Fast, Kind, Off, Reduce, Scan};
+
+/// What the launches of `sketch` are on a GPU, and on one without a path.
+fn with_and_without(sketch: &Sketch, path: Fast) -> [Vec<Launch>; 2] {
+    [Off::default(), Off::default().with(path)].map(|off| {
+        let caps = Caps { off, ..gpu() };
+        launches(&sketch.plan(&caps, true), &caps)
+    })
+}
+
+fn has(launches: &[Launch], word: &str) -> bool {
+    launches.iter().any(|l| l.source.contains(word))
+}
+
+#[test]
+fn operands_that_run_across_are_turned() {
+    let mut family = Family::default();
+    for dims in [[260, 1024], [257, 1021], [20, 8191], [16, 65536]] {
+        for dtype in STORED {
+            let mut s = Sketch::default();
+            let x = s.input(&dims, dtype);
+            s.roots = vec![s.op(axes_swapped(0, 1), &[x])];
+            family.add(&s);
+            let [with, without] = with_and_without(&s, Fast::TiledTranspose);
+            // Bytes that share words with those of other rows are written by atomic operations.
+            assert_eq!(
+                has(&with, "var<workgroup> t0"),
+                dtype.bytes() >= 4 || dims[0] % 4 == 0,
+                "{dtype} {dims:?}"
+            );
+            assert!(!has(&without, "var<workgroup>"));
+            if dtype == DType::F32 {
+                let y = s.x(&[dims[1], dims[0]]);
+                let turned = s.roots[0];
+                let sum = s.op(Op::Binary(wgrad_graph::Binary::Add), &[turned, y]);
+                let more = s.op(Op::Binary(wgrad_graph::Binary::Gt), &[sum, y]);
+                s.roots = vec![sum];
+                family.add(&s);
+                s.roots = vec![sum, more];
+                family.add(&s);
+            }
+        }
+    }
+    family.has(20, &["const EDGE = 64u", "const EDGE = 32u", "const QUAD = 4u", "const QUAD = 1u"]);
+    // Small, narrow, or of neighbours that share lines: read where they lie.
+    for dims in [[100, 100], [8, 65536], [65536, 5]] {
+        let mut s = Sketch::default();
+        let x = s.x(&dims);
+        s.roots = vec![s.op(axes_swapped(0, 1), &[x])];
+        assert!(!has(&with_and_without(&s, Fast::TiledTranspose)[0], "var<workgroup>"), "{dims:?}");
+    }
+}
+
+#[test]
+fn many_keys_are_sorted_by_digits() {
+    let mut family = Family::default();
+    for dims in [[1, 300_000], [70, 5000], [5000, 70]] {
+        let axis = u8::from(dims[1] > dims[0]);
+        for dtype in [DType::Bool, DType::U8, DType::U32, DType::I32, DType::I64, DType::F32] {
+            for descending in [false, true] {
+                let mut s = Sketch::default();
+                let x = s.input(&dims, dtype);
+                s.roots = vec![s.op(Op::ArgSort { axis, descending }, &[x])];
+                family.add_where(&s, |kind| matches!(kind, Kind::Whole(_)));
+                let [with, without] = with_and_without(&s, Fast::RadixSort);
+                let passes = dtype.bytes();
+                assert_eq!(with.len() == 3 * passes, dtype != DType::I64, "{dtype}");
+                assert!(has(&with, "values[keep(i)]") != (dtype == DType::I64) && !has(&without, "keep("));
+            }
+        }
+    }
+    family.has(30, &["const EACH = 16u", "const EACH = 8u"]);
+}
+
+#[test]
+fn few_long_scans_are_cut() {
+    let mut family = Family::default();
+    for dims in [[1, 300_000], [3, 70_001], [70_001, 3]] {
+        let axis = u8::from(dims[1] > dims[0]);
+        for kind in [Scan::Sum, Scan::Prod, Scan::LogAddExp, Scan::ArgMax, Scan::ArgMin, Scan::Recur] {
+            for (dtype, reverse) in
+                [(DType::F32, false), (DType::F32, true), (DType::I32, true), (DType::I64, false)]
+            {
+                if kind == Scan::LogAddExp && dtype != DType::F32 {
+                    continue;
+                }
+                let mut s = Sketch::default();
+                let x = s.input(&dims, dtype);
+                let ins = if kind == Scan::Recur { vec![x, x] } else { vec![x] };
+                s.roots = vec![s.op(Op::Scan { kind, axis, reverse }, &ins)];
+                family.add_where(&s, |kind| matches!(kind, Kind::Whole(_)));
+                let [with, without] = with_and_without(&s, Fast::SplitScans);
+                assert_eq!((with.len(), without.len()), (if dtype == DType::I64 { 1 } else { 2 }, 1));
+            }
+        }
+    }
+    family.has(20, &["const WRITE = false"]);
+}
+
+#[test]
+fn scatters_of_one_list_of_positions_are_sorted() {
+    let mut family = Family::default();
+    for (n, size, columns) in [(8192, 32000, 768), (300, 7, 1), (70, 70_000, 12)] {
+        for dtype in [DType::F32, DType::I32, DType::U32] {
+            for kind in [Reduce::Sum, Reduce::Prod, Reduce::Max, Reduce::Min] {
+                for at in [DType::U8, DType::U32, DType::I32, DType::I64] {
+                    let mut s = Sketch::default();
+                    let (i, x) = (s.input(&[n, 1], at), s.input(&[n, columns], dtype));
+                    let i = s.to(Op::Expand, &[i], &[n, columns]);
+                    s.roots = vec![s.to(Op::Scatter { axis: 0, kind }, &[i, x], &[size, columns])];
+                    family.add_where(&s, |kind| matches!(kind, Kind::Scatter { .. }));
+                    let [with, without] = with_and_without(&s, Fast::SortedScatter);
+                    assert!(has(&with, "ahead") && with.len() >= 5, "{}", with.len());
+                    assert_eq!(without.len(), 1);
+                }
+            }
+        }
+    }
+    family.has(80, &["wg_index_i64", "wg_max("]);
+    // Positions of each column's own.
+    let mut s = Sketch::default();
+    let (i, x) = (s.input(&[8192, 6], DType::I32), s.x(&[8192, 6]));
+    s.roots = vec![s.to(Op::Scatter { axis: 0, kind: Reduce::Sum }, &[i, x], &[50, 6])];
+    assert_eq!(with_and_without(&s, Fast::SortedScatter)[0].len(), 1);
+}
