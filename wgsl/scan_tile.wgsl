@@ -83,12 +83,12 @@ fn main(
     let line = spot / chunks;
     let chunk = spot - line * chunks;
     let first = (line / inner) * n * inner + line % inner;
-    let from = min(begin + chunk * span, stop);
-    let until = min(from + span, stop);
+    let start = min(begin + chunk * span, stop);
+    let until = min(start + span, stop);
     var before = none();
     //[ before
     //]
-    for (var base = from; base < until; base += WG * EACH) {
+    for (var base = start; base < until; base += WG * EACH) {
         for (var turn = 0u; turn < EACH; turn += 1u) {
             let i = turn * WG + lane;
             let t = base + i;
