@@ -249,6 +249,20 @@ fn embedding(words: usize, width: usize, ids: usize) -> [Work; 2] {
     ]
 }
 
+/// Elements moved by their places: a vector looked up, a vector added to.
+fn by_places(n: usize, size: usize) -> [Work; 2] {
+    let (table, ids, values) = (|| float(&[size]), || ints(&[n], size), || float(&[n]));
+    let (looked, added) = (Cost::Bytes(12.0 * n as f64), Cost::Bytes((8 * n + 8 * size) as f64));
+    [
+        work(format!("gather {n} of {size}"), [table(), ids()], looked, |x| {
+            Ok(vec![x[0].try_index_select(0, x[1])?])
+        }),
+        work(format!("index_add {n} to {size}"), [table(), ids(), values()], added, |x| {
+            Ok(vec![x[0].try_index_add(0, x[1], x[2])?])
+        }),
+    ]
+}
+
 fn cross_entropy(rows: usize, classes: usize) -> Work {
     let inputs = [float(&[rows, classes]), ints(&[rows], classes)];
     let bytes = Cost::Bytes(3.0 * 4.0 * (rows * classes) as f64);
@@ -313,6 +327,7 @@ pub(crate) fn large() -> Vec<Work> {
     all.extend(of_elements(67_108_864).into_iter().skip(1));
     all.push(cross_entropy(8192, 32000));
     all.extend(embedding(32000, 768, 8192));
+    all.extend(by_places(16_777_216, 4_194_304));
     all.push(adamw(134_994_432));
     for half in [false, true] {
         all.extend([false, true].map(|backward| attention([4, 16, 2048, 64], half, backward)));
@@ -329,6 +344,7 @@ pub(crate) fn small() -> Vec<Work> {
     all.extend(of_elements(4 << 20).into_iter().skip(1));
     all.push(cross_entropy(512, 4000));
     all.extend(embedding(4000, 256, 1024));
+    all.extend(by_places(1 << 20, 1 << 18));
     all.push(adamw(4 << 20));
     for half in [false, true] {
         all.extend([false, true].map(|backward| attention([1, 4, 256, 64], half, backward)));

@@ -147,6 +147,56 @@ impl<'p, 'a> Printer<'p, 'a> {
         self.names.extend(names.iter().map(|(id, name)| (*id, name.clone())));
     }
 
+    /// The place that gather `id` looks up, the size that it has to be below, and the element there.
+    fn gather_at(
+        &mut self,
+        id: ExprId,
+        first: &str,
+        at: ExprId,
+        stride: i64,
+        size: usize,
+    ) -> (String, String, String) {
+        let x = self.names[&at].clone();
+        let place = match self.body.exprs[at as usize].1 {
+            DType::I32 => format!("bitcast<u32>({x})"),
+            DType::I64 => format!("wg_index_i64({x})"),
+            _ => x,
+        };
+        let place = self.name(&place);
+        let size_word = self.k.word(&format!("x{id}n"), size as i64);
+        let offset = match stride {
+            1 => place.clone(),
+            stride => format!("{place} * {}", self.k.word(&format!("x{id}s"), stride)),
+        };
+        let at = self.name(&format!("{first} + {offset}"));
+        (place, size_word, at)
+    }
+
+    /// The vector of four neighbours that gather `id` looks up at one place; `None` where the table is not
+    /// read in quads.
+    ///
+    /// # Errors
+    /// See [`Printer::expr`].
+    pub(super) fn gathered_quad(&mut self, id: ExprId) -> Result<Option<String>> {
+        let (Expr::Gather { operand, index, at, stride, size }, dtype) = &self.body.exprs[id as usize] else {
+            return Ok(None);
+        };
+        if !self.k.reads_quads(*operand) {
+            return Ok(None);
+        }
+        self.expr(*at)?;
+        let element = self.element(*index)?;
+        let (place, size_word, at) = self.gather_at(id, &element.at, *at, *stride, *size);
+        let load = self.k.load_quad(*operand, &at);
+        let raise = self.k.raise("gather", *size);
+        let (name, ty) = (format!("g{id}"), wgsl_type(*dtype));
+        self.line(&format!(
+            "var {name} = vec4<{ty}>();\nif ({place} < {size_word}) {{ {name} = {load}; }} else {{ {} }}",
+            raise.trim_end()
+        ));
+        Ok(Some(name))
+    }
+
     fn evaluate(&mut self, id: ExprId) -> Result<String> {
         let body = self.body;
         let (expr, dtype) = &body.exprs[id as usize];
@@ -174,19 +224,7 @@ impl<'p, 'a> Printer<'p, 'a> {
             }
             Expr::Gather { operand, index, at, stride, size } => {
                 let element = self.element(*index)?;
-                let from = body.exprs[*at as usize].1;
-                let place = match from {
-                    DType::I32 => format!("bitcast<u32>({})", x(self, *at)),
-                    DType::I64 => format!("wg_index_i64({})", x(self, *at)),
-                    _ => x(self, *at),
-                };
-                let place = self.name(&place);
-                let size_word = self.k.word(&format!("x{id}n"), *size as i64);
-                let offset = match stride {
-                    1 => place.clone(),
-                    stride => format!("{place} * {}", self.k.word(&format!("x{id}s"), *stride)),
-                };
-                let at = self.name(&format!("{} + {offset}", element.at));
+                let (place, size_word, at) = self.gather_at(id, &element.at, *at, *stride, *size);
                 let load = self.k.load(*operand, &at);
                 let raise = self.k.raise("gather", *size);
                 let name = self.variable(ty);

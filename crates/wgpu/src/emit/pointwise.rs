@@ -5,7 +5,7 @@ mod turn;
 
 use std::collections::HashMap;
 
-use wgrad_graph::{Expr, IndexId, Result};
+use wgrad_graph::{Expr, ExprId, IndexId, Result};
 
 use super::body::{Printer, Space, reach};
 use super::index::{Along, along, needs_coords};
@@ -80,18 +80,49 @@ impl<'a> Points<'a> {
         self.whole && self.stores().all(|s| self.parts(s) || self.along(group.stores[s].index) == Along::Quad)
     }
 
+    /// The gathers whose four neighbours are one quad of the table: the place is the same for all four.
+    fn gathers(&self) -> Vec<ExprId> {
+        let body = &self.cx.step.group.body;
+        let same = |at: ExprId| {
+            let reached = reach(body, [at]);
+            body.exprs.iter().zip(&reached).filter_map(|(e, r)| r.then_some(&e.0)).all(|e| match e {
+                Expr::Load { index, .. } => self.along(*index) == Along::Same,
+                Expr::Gather { .. }
+                | Expr::Coord { .. }
+                | Expr::Random { .. }
+                | Expr::Valid { .. }
+                | Expr::Acc { .. } => false,
+                _ => true,
+            })
+        };
+        let joint = |id: &usize| match &body.exprs[*id].0 {
+            Expr::Gather { operand, index, at, stride, .. } => {
+                self.needed[*id]
+                    && self.rows
+                    && stride % 4 == 0
+                    && self.cx.in_words(*operand)
+                    && self.along(*index) == Along::Quad
+                    && same(*at)
+            }
+            _ => false,
+        };
+        (0..body.exprs.len()).filter(joint).map(|id| id as ExprId).collect()
+    }
+
     /// Notes every use; tells whether the error flag may be raised. `quads`: four neighbours an invocation.
     pub(super) fn note(&self, k: &mut Kernel<'_>, quads: bool) -> bool {
         let group = &self.cx.step.group;
+        let joint = if quads { self.gathers() } else { Vec::new() };
         let mut flagged = false;
-        for (expr, _) in group.body.exprs.iter().zip(&self.needed).filter_map(|(e, n)| n.then_some(e)) {
+        for (id, (expr, _)) in group.body.exprs.iter().enumerate().filter(|(id, _)| self.needed[*id]) {
             match expr {
                 Expr::Load { operand, index } => {
                     let quad = quads && self.along(*index) == Along::Quad;
                     k.reads(*operand, if quad { Touch::Quad } else { Touch::Each });
                 }
                 Expr::Gather { operand, .. } => {
-                    k.reads(*operand, Touch::Each);
+                    let quad = joint.contains(&(id as ExprId));
+                    k.reads(*operand, if quad { Touch::Quad } else { Touch::Each });
                     flagged = true;
                 }
                 _ => {}
@@ -185,6 +216,12 @@ impl<'a> Points<'a> {
             into.insert((operand, index), name.clone());
             head.line(&format!("let {name} = {text};"));
         }
+        let mut gathered: HashMap<ExprId, String> = HashMap::new();
+        for id in self.gathers() {
+            if let Some(name) = head.gathered_quad(id)? {
+                gathered.insert(id, name);
+            }
+        }
         let mut places = Vec::new();
         for (s, store) in group.stores.iter().enumerate() {
             let joint = if self.parts(s) { true } else { head.k.writes_quads(s) };
@@ -211,6 +248,8 @@ impl<'a> Points<'a> {
             });
             let space = Space { linear: Some(here.clone()), coords, rank };
             let mut p = Printer::new(k, body, space, &site.accs[lane], &ready, "p");
+            let own = gathered.iter().map(|(id, name)| (*id, format!("{name}.{component}")));
+            p.give_names(&own.collect());
             // All values first: a store may lie in the place of an operand that a later one reads.
             let mut own = String::new();
             for (s, store) in group.stores.iter().enumerate() {
