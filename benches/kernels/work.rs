@@ -254,10 +254,10 @@ fn by_places(n: usize, size: usize) -> [Work; 2] {
     let (table, ids, values) = (|| float(&[size]), || ints(&[n], size), || float(&[n]));
     let (looked, added) = (Cost::Bytes(12.0 * n as f64), Cost::Bytes((8 * n + 8 * size) as f64));
     [
-        work(format!("gather {n} of {size}"), [table(), ids()], looked, |x| {
+        work("gather", format!("gather {n} of {size}"), [table(), ids()], looked, |x| {
             Ok(vec![x[0].try_index_select(0, x[1])?])
         }),
-        work(format!("index_add {n} to {size}"), [table(), ids(), values()], added, |x| {
+        work("index_add", format!("index_add {n} to {size}"), [table(), ids(), values()], added, |x| {
             Ok(vec![x[0].try_index_add(0, x[1], x[2])?])
         }),
     ]
