@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use wgrad::{Context, DType, ErrorKind, HostTensor, Pass, ScatterReduce, Tensor};
-use wgrad_graph::DeviceKind;
+use wgrad_graph::{Caps, DeviceKind, Off};
 
 use crate::Subject;
 use crate::devices::oracle;
@@ -17,11 +17,15 @@ crate::suite![
 /// Something recorded, and what it is called.
 type Made = Vec<(String, Tensor)>;
 
-/// The device with the kernels of a GPU, and with its own.
+/// The device with its own kernels, with those of a GPU, and with those without fast paths.
 fn contexts(subject: &Subject) -> Vec<Context> {
     let mut all = vec![subject.context()];
     if subject.is_vulkan() {
-        all.push(Context::new(subject.lowered(|caps| caps.kind = DeviceKind::DiscreteGpu)).unwrap());
+        let names: &[&str] = if subject.is_slow() { &[""] } else { &["", "all"] };
+        for off in names.iter().map(|names| Off::parse(names).unwrap()) {
+            let gpu = |caps: &mut Caps| (caps.kind, caps.off) = (DeviceKind::DiscreteGpu, off);
+            all.push(Context::new(subject.lowered(gpu)).unwrap());
+        }
     }
     all
 }

@@ -96,6 +96,8 @@ OPS = {
     "cross_entropy": cross_entropy,
     "embedding": lambda w, i: [F.embedding(i, w)],
     "embedding_backward": lambda w, i, g: gradients(lambda w: F.embedding(i, w), [w], g),
+    "gather": lambda w, i: [w.index_select(0, i)],
+    "index_add": lambda w, i, x: [w.index_add(0, i, x)],
     "attention": lambda q, k, v: [attention(q, k, v)],
     "attention_backward": lambda q, k, v, g: gradients(attention, [q, k, v], g),
     "conv2d": lambda x, k: [F.conv2d(x, k, padding=1)],

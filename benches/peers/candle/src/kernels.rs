@@ -71,6 +71,8 @@ fn once(op: &str, x: &[Tensor], mask: &Option<Tensor>) -> Result<Vec<Tensor>> {
         "embedding_backward" => {
             return gradients(|w| w[0].index_select(&x[1], 0), &x[..1], &x[2]);
         }
+        "gather" => x[0].index_select(&x[1], 0)?,
+        "index_add" => x[0].index_add(&x[1], &x[2], 0)?,
         "attention" => attention(&x[0], &x[1], &x[2], masked())?,
         "attention_backward" => {
             return gradients(|x| attention(&x[0], &x[1], &x[2], masked()), &x[..3], &x[3]);
