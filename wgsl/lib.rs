@@ -54,6 +54,12 @@ pub const RADIX_COUNT: &str = include_str!("radix_count.wgsl");
 pub const RADIX_SCAN: &str = include_str!("radix_scan.wgsl");
 /// Keys and values moved to where their digit puts them.
 pub const RADIX_MOVE: &str = include_str!("radix_move.wgsl");
+/// Digits of a chunk counted by one invocation.
+pub const RADIX_COUNT_LINE: &str = include_str!("radix_count_line.wgsl");
+/// Where each chunk's digits begin.
+pub const RADIX_SCAN_LINE: &str = include_str!("radix_scan_line.wgsl");
+/// A chunk's keys and values moved by one invocation.
+pub const RADIX_MOVE_LINE: &str = include_str!("radix_move_line.wgsl");
 
 /// Where each position's share of the ordered values begins.
 pub const SCATTER_BOUNDS: &str = include_str!("scatter_bounds.wgsl");
@@ -73,7 +79,7 @@ pub const MATRIX_LU: &str = include_str!("matrix_lu.wgsl");
 pub const ATTENTION_TILE: &str = include_str!("attention_tile.wgsl");
 
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 32] = [
+pub const ALL: [(&str, &str); 35] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
     ("inverse", INVERSE),
@@ -99,6 +105,9 @@ pub const ALL: [(&str, &str); 32] = [
     ("radix_count", RADIX_COUNT),
     ("radix_scan", RADIX_SCAN),
     ("radix_move", RADIX_MOVE),
+    ("radix_count_line", RADIX_COUNT_LINE),
+    ("radix_scan_line", RADIX_SCAN_LINE),
+    ("radix_move_line", RADIX_MOVE_LINE),
     ("scatter_bounds", SCATTER_BOUNDS),
     ("scatter_windows", SCATTER_WINDOWS),
     ("scatter_rows", SCATTER_ROWS),

@@ -7,7 +7,8 @@ mod product;
 use wgrad_graph::{Caps, DeviceKind, Fast};
 
 pub(crate) use large::{
-    radix, radix_each, scan_chunks, scatter_window, sorted_scatter, turned_edge, turning_workgroup, turns,
+    radix, radix_chunks, radix_each, scan_chunks, scatter_window, sorted_scatter, turned_edge,
+    turning_workgroup, turns,
 };
 pub(crate) use product::{
     Direct, Product, Tile, Units, Work, half_products, in_parts, product, split_products,

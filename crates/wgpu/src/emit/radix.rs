@@ -1,5 +1,6 @@
 //! The stable radix sort: for every 8 bits three launches, which count, scan and move. No workgroup waits for
-//! another; a launch sees what those before it wrote.
+//! another; a launch sees what those before it wrote. On software drivers, where barriers are dear, an invocation
+//! takes a chunk of a line by itself.
 
 use wgrad_graph::Result;
 
@@ -37,12 +38,32 @@ impl<'a> Radix<'a> {
         self.bits.div_ceil(8).max(1)
     }
 
+    /// Whether an invocation takes a chunk by itself, rather than a workgroup a tile.
+    fn alone(&self) -> bool {
+        choose::software(self.cx.caps)
+    }
+
     fn each(&self) -> u32 {
         choose::radix_each(self.cx.caps)
     }
 
+    /// Tiles, or chunks, of a line.
     fn tiles(&self) -> usize {
-        self.n.div_ceil((WG * self.each()) as usize)
+        if self.alone() {
+            choose::radix_chunks(self.lines, self.n, self.cx.caps)
+        } else {
+            self.n.div_ceil((WG * self.each()) as usize)
+        }
+    }
+
+    /// The grid of a launch of so many workgroups, or invocations that work alone.
+    fn grid(&self, work: usize) -> Result<[u32; 3]> {
+        let each = if self.alone() { choose::pointwise_workgroup(self.cx.caps) } else { 1 };
+        fold((work as u64).div_ceil(u64::from(each)), self.cx.caps)
+    }
+
+    fn workgroup(&self) -> u32 {
+        if self.alone() { choose::pointwise_workgroup(self.cx.caps) } else { WG }
     }
 
     fn keys(&self) -> usize {
@@ -119,10 +140,17 @@ impl<'a> Radix<'a> {
         k.scratch(words, true, Touch::Each);
         let sizes = self.sizes(&mut k, pass, counts);
         let (declared, key) = self.load(ends, &mut k, pass, false)?;
-        let store = format!("{} = atomicLoad(&found[lane]);\n", k.scratch_word("at"));
-        let extra = format!("const WG = {WG}u;\nconst EACH = {}u;\n{declared}", self.each());
+        let grid = self.grid(self.lines * self.tiles())?;
+        let (wg, word) = (self.workgroup(), k.scratch_word("at"));
+        if self.alone() {
+            let (clear, more) = (format!("{word} = 0u;"), format!("{word} = {word} + 1u;"));
+            let extra = format!("const WG = {wg}u;\n{declared}");
+            let regions = [("sizes", sizes.as_str()), ("clear", &clear), ("key", &key), ("more", &more)];
+            return k.finish(wgrad_wgsl::RADIX_COUNT_LINE, &extra, &regions, grid, self.keys() as u64);
+        }
+        let store = format!("{word} = atomicLoad(&found[lane]);\n");
+        let extra = format!("const WG = {wg}u;\nconst EACH = {}u;\n{declared}", self.each());
         let regions = [("sizes", sizes.as_str()), ("key", &key), ("store", &store)];
-        let grid = fold((self.lines * self.tiles()) as u64, self.cx.caps)?;
         k.finish(wgrad_wgsl::RADIX_COUNT, &extra, &regions, grid, self.keys() as u64)
     }
 
@@ -135,7 +163,11 @@ impl<'a> Radix<'a> {
             ("shift", shift),
             ("counts", counts),
         ];
-        k.declare_words(&words)
+        let mut text = k.declare_words(&words);
+        if self.alone() {
+            text.push_str(&k.declare_words(&[("span", self.n.div_ceil(self.tiles()))]));
+        }
+        text
     }
 
     fn scan(&self, counts: usize, words: usize) -> Result<Launch> {
@@ -148,10 +180,11 @@ impl<'a> Radix<'a> {
         let word = k.scratch_word("at");
         let (count, store) = (format!("let count = {word};"), format!("{word} = left;"));
         let total = format!("{word} = before;");
-        let extra = format!("const WG = {WG}u;\n");
+        let extra = format!("const WG = {}u;\n", self.workgroup());
         let regions = [("sizes", sizes.as_str()), ("count", &count), ("store", &store), ("total", &total)];
-        let grid = fold(rows as u64, self.cx.caps)?;
-        let mut launch = k.finish(wgrad_wgsl::RADIX_SCAN, &extra, &regions, grid, rows as u64)?;
+        let grid = self.grid(rows)?;
+        let file = if self.alone() { wgrad_wgsl::RADIX_SCAN_LINE } else { wgrad_wgsl::RADIX_SCAN };
+        let mut launch = k.finish(file, &extra, &regions, grid, rows as u64)?;
         launch.cost_bytes = (rows * self.tiles()) as u64 * 8;
         Ok(launch)
     }
@@ -175,17 +208,32 @@ impl<'a> Radix<'a> {
             let value = k.scratch_word(&format!("{values} + line * n + to"));
             format!("{key} = key;\n{value} = value;\n")
         };
+        let grid = self.grid(self.lines * self.tiles())?;
+        let wg = self.workgroup();
+        if self.alone() {
+            let (word, sum) = (k.scratch_word("at"), k.scratch_word("sum"));
+            let begin = format!("{word} = {word} + smaller;\nsmaller += {sum};\n");
+            let place = format!("let to = {word};\n{word} = to + 1u;\n");
+            let extra = format!("const WG = {wg}u;\n{declared}");
+            let regions = [
+                ("sizes", sizes.as_str()),
+                ("begin", &begin),
+                ("load", &load),
+                ("place", &place),
+                ("store", &store),
+            ];
+            return k.finish(wgrad_wgsl::RADIX_MOVE_LINE, &extra, &regions, grid, 4 * self.keys() as u64);
+        }
         let total = k.scratch_word("totals + line * 256u + lane");
         let earlier = k.scratch_word("counts + (line * 256u + lane) * tiles + tile");
         let begin = format!("let total = {total};\nlet earlier = {earlier};\n");
         let each = self.each();
         let room = WG * (each + 1);
         let extra = format!(
-            "const WG = {WG}u;\nconst EACH = {each}u;\nvar<workgroup> keys: array<u32, {room}>;\n\
+            "const WG = {wg}u;\nconst EACH = {each}u;\nvar<workgroup> keys: array<u32, {room}>;\n\
              var<workgroup> values: array<u32, {room}>;\n{declared}"
         );
         let regions = [("sizes", sizes.as_str()), ("load", &load), ("begin", &begin), ("store", &store)];
-        let grid = fold((self.lines * self.tiles()) as u64, self.cx.caps)?;
         k.finish(wgrad_wgsl::RADIX_MOVE, &extra, &regions, grid, 16 * self.keys() as u64)
     }
 }
