@@ -1,9 +1,10 @@
-// Scan by lines: one invocation runs along one line.
+// Scan by lines: one invocation runs along one line, or along a chunk of one.
 //
 // Math:     y[o, t, i] = join(y[o, t - 1, i], x[o, t, i]) for t ascending (or descending).
 // Shapes:   row-major (outer, n, inner); `lines` is outer * inner; t from `begin` to `stop`, after a launch
-//           that ended at `begin`.
-// Dispatch: 1-D, folded; one invocation a line, neighbours in neighbouring lines.
+//           that ended at `begin`, in `chunks` chunks of `span`.
+// Dispatch: 1-D, folded; one invocation a chunk. A launch that stores nothing leaves the chunks' totals in scratch
+//           memory, for one that begins each chunk with those before it.
 // Numerics: blocks of BLOCK elements are joined on their own, then BLOCK of them, then those before:
 //           rounding errors of sums grow with n / BLOCK^2 + 2 BLOCK, not with n. Products keep BLOCK 1, so
 //           that what overflows is what the definition's own order overflows at. Ends with the same bits
@@ -12,7 +13,7 @@
 // Source:   own. Regions between `//[ name` and `//]` are replaced by the printer.
 
 //[ declare
-struct Params { w0: u32, w1: u32, w2: u32, w3: u32, w4: u32 }
+struct Params { w0: u32, w1: u32, w2: u32, w3: u32, w4: u32, w5: u32, w6: u32 }
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> b0: array<f32>;
 @group(0) @binding(1) var<storage, read_write> b1: array<f32>;
@@ -33,29 +34,27 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let line = (group.y * groups.x + group.x) * WG + lane;
+    let spot = (group.y * groups.x + group.x) * WG + lane;
     //[ sizes
     let lines = params.w0;
     let n = params.w1;
     let inner = params.w2;
     let begin = params.w3;
     let stop = params.w4;
+    let chunks = params.w5;
+    let span = params.w6;
     //]
+    let line = spot / chunks;
+    let chunk = spot - line * chunks;
     if (line < lines) {
+        let opening = min(begin + chunk * span, stop);
+        let until = min(opening + span, stop);
         let first = (line / inner) * n * inner + line % inner;
         var before = none();
-        if (begin > 0u) {
-            let t = begin - 1u;
-            //[ place
-            let p = t;
-            //]
-            let at = first + p * inner;
-            //[ resume
-            before = State(b1[at]);
-            //]
-        }
-        for (var base = begin; base < stop; base += BLOCK * BLOCK) {
-            let end = min(base + BLOCK * BLOCK, stop);
+        //[ before
+        //]
+        for (var base = opening; base < until; base += BLOCK * BLOCK) {
+            let end = min(base + BLOCK * BLOCK, until);
             var blocks = none();
             for (var start = base; start < end; start += BLOCK) {
                 let last = min(start + BLOCK, end);
@@ -78,5 +77,7 @@ fn main(
             }
             before = join(before, blocks);
         }
+        //[ total
+        //]
     }
 }

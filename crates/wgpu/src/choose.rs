@@ -258,9 +258,8 @@ pub(crate) fn scan_lanes(
     caps: &Caps,
 ) -> u32 {
     if software(caps) {
-        // A barrier is a switch of coroutines for every invocation: worth it only where few long lines
-        // would leave vector lanes without work.
-        return if lines >= 8 || n < 4096 { 0 } else { 64.min(caps.max_invocations) };
+        // A barrier is a switch of coroutines for every invocation.
+        return 0;
     }
     // An H200 holds 270 000 invocations at once; from an eighth of them on, lines of their own keep it busy
     // where neighbours lie together. Lines that lie apart are read by whole workgroups.

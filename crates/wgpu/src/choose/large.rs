@@ -35,12 +35,21 @@ pub(crate) fn turning_workgroup(caps: &Caps) -> u32 {
 
 /// Chunks into which each of `lines` lines of `n` elements is cut, each with a workgroup that scans tiles of `tile`.
 pub(crate) fn scan_chunks(lines: usize, n: usize, tile: usize, caps: &Caps) -> usize {
+    if !caps.allows(Fast::SplitScans) {
+        return 1;
+    }
+    if software(caps) {
+        // An invocation a chunk: 128 of them keep the vector lanes of a few cores busy. lavapipe runs along 2^20
+        // elements in 30 ms so, in 120 by a workgroup with barriers. An element is five rounds of loops, a chunk
+        // before this one another.
+        let chunks = (128 / lines.max(1)).max(n.div_ceil(8000));
+        return if lines >= 64 || n < 4096 || chunks > 16_000 { 1 } else { chunks };
+    }
     // A chunk's total is read before it is scanned: 12 bytes an element instead of 8, and a launch of 5 us more,
     // for an H200 full of workgroups (1056) instead of one a line. Lines that fill a quarter of it keep to
-    // themselves; a chunk keeps 4 tiles, and 1024 totals are read by one round of its lanes. On software
-    // drivers the whole machine is a few workgroups, and barriers are dear.
+    // themselves; a chunk keeps 4 tiles, and 1024 totals are read by one round of its lanes.
     const FULL: usize = 1056;
-    if software(caps) || !caps.allows(Fast::SplitScans) || tile == 0 || lines >= FULL / 4 || n < 16 * tile {
+    if tile == 0 || lines >= FULL / 4 || n < 16 * tile {
         return 1;
     }
     (FULL / lines.max(1)).min(n / (4 * tile)).clamp(1, 1024)

@@ -25,13 +25,15 @@ pub(super) fn lower(cx: Cx<'_>, kind: Scan, axis: u8, reverse: bool) -> Result<L
     let bytes = 2 * dtype.bytes() * (EACH as usize + 3);
     let lanes = choose::scan_lanes(lines.count(), lines.inner, lines.n, bytes, EACH, cx.caps);
     let along = Along { cx, kind, reverse, lines, dtype, lanes };
-    let chunks = if is_word(dtype) {
-        choose::scan_chunks(lines.count(), lines.n, (lanes * EACH) as usize, cx.caps)
-    } else {
-        1
+    let tile = (lanes * EACH) as usize;
+    // An invocation multiplies in the definition's own order, and so overflows where that does.
+    let chunks = match kind {
+        Scan::Prod if lanes == 0 => 1,
+        _ if is_word(dtype) => choose::scan_chunks(lines.count(), lines.n, tile, cx.caps),
+        _ => 1,
     };
     if chunks > 1 {
-        let span = lines.n.div_ceil(chunks).next_multiple_of((lanes * EACH) as usize);
+        let span = lines.n.div_ceil(chunks).next_multiple_of(tile.max(1));
         let cut = Cut { chunks: lines.n.div_ceil(span), span };
         let launches = vec![along.totals(cut)?, along.launch(0, lines.n, Some(cut))?];
         return Ok(Lowered { launches, scratch_bytes: along.words(cut) * 4 });
@@ -81,17 +83,16 @@ impl Along<'_> {
     /// Notes what is read, and the sizes of a run from `begin` to `stop`.
     fn sizes(&self, k: &mut Kernel<'_>, begin: usize, stop: usize, cut: Option<Cut>) -> String {
         let lines = self.lines;
-        let mut words = vec![
+        let cut = cut.unwrap_or(Cut { chunks: 1, span: stop - begin });
+        let words = [
             ("lines", lines.count()),
             ("n", lines.n),
             ("inner", lines.inner),
             ("begin", begin),
             ("stop", stop),
+            ("chunks", cut.chunks),
+            ("span", cut.span),
         ];
-        if self.lanes > 0 {
-            let cut = cut.unwrap_or(Cut { chunks: 1, span: stop - begin });
-            words.extend([("chunks", cut.chunks), ("span", cut.span)]);
-        }
         k.declare_words(&words)
     }
 
@@ -116,9 +117,35 @@ impl Along<'_> {
         if self.reverse { "let p = n - 1u - t;" } else { "let p = t;" }
     }
 
-    fn tiled(&self, write: bool) -> String {
-        let (lanes, state) = (self.lanes, state(self.kind, wgsl_type(self.dtype)));
-        format!("const WG = {lanes}u;\nconst EACH = {EACH}u;\nconst WRITE = {write};\n{state}")
+    /// The finished launch over `cut`, of which a launch that does not `write` leaves the totals.
+    fn finish(
+        &self,
+        k: Kernel<'_>,
+        cut: Option<Cut>,
+        write: bool,
+        regions: &[(&str, &str)],
+        load: &str,
+        steps: usize,
+    ) -> Result<Launch> {
+        let state = state(self.kind, wgsl_type(self.dtype));
+        let work = (self.lines.count() * cut.map_or(1, |c| c.chunks)) as u64;
+        let flops = (self.lines.count() * steps) as u64 * 2;
+        if self.lanes > 0 {
+            let load = format!("x = {load};");
+            let regions = [regions, &[("load", &load)]].concat();
+            let extra = format!(
+                "const WG = {}u;\nconst EACH = {EACH}u;\nconst WRITE = {write};\n{state}",
+                self.lanes
+            );
+            return k.finish(wgrad_wgsl::SCAN_TILE, &extra, &regions, fold(work, self.cx.caps)?, flops);
+        }
+        let load = format!("let x = {load};");
+        let regions = [regions, &[("load", &load)]].concat();
+        let wg = choose::pointwise_workgroup(self.cx.caps);
+        let block = if matches!(self.kind, Scan::Sum | Scan::LogAddExp) { 64 } else { 1 };
+        let extra = format!("const WG = {wg}u;\nconst BLOCK = {block}u;\n{state}");
+        let grid = fold(work.div_ceil(u64::from(wg)), self.cx.caps)?;
+        k.finish(wgrad_wgsl::SCAN_LINE, &extra, &regions, grid, flops)
     }
 
     /// The launch that leaves each chunk's total in scratch memory.
@@ -127,9 +154,9 @@ impl Along<'_> {
         self.reads(&mut k);
         k.scratch(self.words(cut), true, Touch::Each);
         let sizes = self.sizes(&mut k, 0, self.lines.n, Some(cut));
-        let load = format!("x = {};", self.element(&k));
+        let load = self.element(&k);
         let plane = k.word("plane", (self.lines.count() * cut.chunks) as i64);
-        let mut total = "if (live && lane == 0u) {\n".to_owned();
+        let mut total = if self.lanes > 0 { "if (live && lane == 0u) {\n" } else { "{\n" }.to_owned();
         for (f, (field, ty)) in self.fields().into_iter().enumerate() {
             let word = k.scratch_word(&format!("spot + {f}u * {plane}"));
             total.push_str(&format!("{word} = {};\n", recast(&format!("before.{field}"), ty, "u32")));
@@ -139,33 +166,34 @@ impl Along<'_> {
             ("sizes", sizes.as_str()),
             ("before", ""),
             ("place", self.place()),
-            ("load", &load),
             ("store", ""),
             ("total", &total),
         ];
-        let count = self.lines.count();
-        let grid = fold((count * cut.chunks) as u64, self.cx.caps)?;
-        k.finish(wgrad_wgsl::SCAN_TILE, &self.tiled(false), &regions, grid, (count * self.lines.n) as u64)
+        self.finish(k, Some(cut), false, &regions, &load, self.lines.n)
     }
 
     /// The totals of the chunks before this one, joined.
     fn carried(&self, k: &mut Kernel<'_>, cut: Cut) -> String {
         let plane = k.word("plane", (self.lines.count() * cut.chunks) as i64);
-        let each = k.word("each", cut.chunks.div_ceil(self.lanes as usize) as i64);
         let read = |(f, (_, ty)): (usize, (&'static str, &'static str))| {
             recast(&k.scratch_word(&format!("line * chunks + c + {f}u * {plane}")), "u32", ty)
         };
         let fields: Vec<String> = self.fields().into_iter().enumerate().map(read).collect();
+        let state = format!("State({})", fields.join(", "));
+        if self.lanes == 0 {
+            return format!("for (var c = 0u; c < chunk; c += 1u) {{\nbefore = join(before, {state});\n}}\n");
+        }
+        let each = k.word("each", cut.chunks.div_ceil(self.lanes as usize) as i64);
         format!(
-            "{{\nvar own = none();\nfor (var c = lane * {each}; c < min(lane * {each} + {each}, chunk); c += 1u) {{\n\
-             own = join(own, State({}));\n}}\nlet left = scanned(lane, own);\nbefore = whole();\n}}\n",
-            fields.join(", ")
+            "{{\nvar own = none();\n\
+             for (var c = lane * {each}; c < min(lane * {each} + {each}, chunk); c += 1u) {{\n\
+             own = join(own, {state});\n}}\nlet left = scanned(lane, own);\nbefore = whole();\n}}\n"
         )
     }
 
     /// The launch that runs from `begin` to `stop`, from the state that the result before it tells.
     fn launch(&self, begin: usize, stop: usize, cut: Option<Cut>) -> Result<Launch> {
-        let Along { cx, kind, lines, dtype, lanes, .. } = *self;
+        let Along { cx, kind, .. } = *self;
         let mut k = Kernel::new(cx);
         self.reads(&mut k);
         k.writes(0, Touch::Each);
@@ -190,40 +218,20 @@ impl Along<'_> {
             _ => "y.v",
         };
         let store = k.store(0, "at", field);
-        let flops = (lines.count() * (stop - begin)) as u64 * 2;
-        if lanes > 0 {
-            let before = match cut {
-                Some(cut) => self.carried(&mut k, cut),
-                None => format!(
-                    "if (begin > 0u) {{\nlet t = begin - 1u;\n{place}\nlet at = first + p * inner;\n{resume}\n}}\n"
-                ),
-            };
-            let load = format!("x = {load};");
-            let regions = [
-                ("sizes", sizes.as_str()),
-                ("before", &before),
-                ("place", place),
-                ("load", &load),
-                ("store", &store),
-                ("total", ""),
-            ];
-            let grid = fold((lines.count() * cut.map_or(1, |c| c.chunks)) as u64, cx.caps)?;
-            return k.finish(wgrad_wgsl::SCAN_TILE, &self.tiled(true), &regions, grid, flops);
-        }
-        let load = format!("let x = {load};");
+        let before = match cut {
+            Some(cut) => self.carried(&mut k, cut),
+            None => format!(
+                "if (begin > 0u) {{\nlet t = begin - 1u;\n{place}\nlet at = first + p * inner;\n{resume}\n}}\n"
+            ),
+        };
         let regions = [
             ("sizes", sizes.as_str()),
+            ("before", before.as_str()),
             ("place", place),
-            ("resume", &resume),
-            ("load", &load),
             ("store", &store),
+            ("total", ""),
         ];
-        let state = state(kind, wgsl_type(dtype));
-        let wg = choose::pointwise_workgroup(cx.caps);
-        let block = if matches!(kind, Scan::Sum | Scan::LogAddExp) { 64 } else { 1 };
-        let extra = format!("const WG = {wg}u;\nconst BLOCK = {block}u;\n{state}");
-        let grid = fold((lines.count() as u64).div_ceil(u64::from(wg)), cx.caps)?;
-        k.finish(wgrad_wgsl::SCAN_LINE, &extra, &regions, grid, flops)
+        self.finish(k, cut, true, &regions, &load, stop - begin)
     }
 }
 
