@@ -9,7 +9,7 @@ use crate::choose;
 use crate::emit::body::{Printer, Space};
 use crate::emit::kernel::{Cx, Kernel, Touch, is_word, recast, wgsl_type};
 use crate::emit::radix::{Ends, Radix};
-use crate::emit::reduce::{combined, neutral};
+use crate::emit::states::{combined, neutral};
 use crate::emit::{fold, points};
 use crate::launch::{Launch, Lowered};
 
