@@ -255,11 +255,11 @@ impl<'a> Ends<'a> for Sorted<'a> {
         p.space.coords = Some(vec!["0u".to_owned(); outer].into_iter().chain(inner).collect());
         let element = p.element(self.at.1)?;
         let load = p.k.load(self.at.0, &element.at);
-        p.line(&format!("let at = {load};"));
+        p.line(&format!("let position = {load};"));
         let place = match p.k.operand(self.at.0).dtype {
-            DType::I32 => "bitcast<u32>(at)",
-            DType::I64 => "wg_index_i64(at)",
-            DType::U8 | DType::U32 => "at",
+            DType::I32 => "bitcast<u32>(position)",
+            DType::I64 => "wg_index_i64(position)",
+            DType::U8 | DType::U32 => "position",
             other => bail!(DType, self.kind.scatter_name(), "positions are {other}"),
         };
         // What is out of range comes last, and goes nowhere.
