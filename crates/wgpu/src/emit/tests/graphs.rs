@@ -411,7 +411,8 @@ fn sorting_by_counting_and_merging() {
                 let y = s.op(Op::ArgSort { axis: 1, descending }, &[x]);
                 s.roots.push(y);
             }
-            assert!(texts(&s).iter().all(|t| t.contains("fn number")));
+            // Later passes by digits read keys from scratch memory.
+            assert!(texts(&s).iter().all(|t| t.contains("fn number") || t.contains("counts")));
         }
     }
 }
