@@ -13,7 +13,7 @@ use crate::engine::Recorder;
 enum Origin {
     Cpu,
     Oracle,
-    Adapter(AdapterInfo),
+    Adapter(Box<AdapterInfo>),
 }
 
 /// A device under test.

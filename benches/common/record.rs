@@ -120,7 +120,7 @@ fn short(x: f64) -> String {
 }
 
 /// A speed as text, and its unit: slow products in GFLOP/s.
-fn speed<'a>(amount: f64, unit: &'a str) -> (String, &'a str) {
+fn speed(amount: f64, unit: &str) -> (String, &str) {
     match unit {
         "TFLOP/s" if amount < 1.0 => (short(1000.0 * amount), "GFLOP/s"),
         unit => (short(amount), unit),

@@ -21,7 +21,7 @@ struct Normed {
 impl Normed {
     fn new(ctx: &Context, name: &str, spec: &ConvSpec) -> Result<Normed> {
         let (k, p) = (spec.kernel, spec.padding());
-        let options = Conv { stride: [spec.stride; 2].into(), padding: [p, p].into(), ..Default::default() };
+        let options = Conv { stride: [spec.stride; 2], padding: [p, p].into(), ..Default::default() };
         let channels = [spec.inputs, spec.outputs];
         let mut conv = Conv2d::with(
             ctx,

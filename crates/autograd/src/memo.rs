@@ -20,13 +20,15 @@ pub(crate) struct Memos {
     gradients: FastMap<Place, Vec<Gradients>>,
 }
 
+/// A leaf of a flush: the pool's node and output, what kind of leaf it was, the root that may take its buffer.
+pub(crate) type FlushedLeaf = (u32, u32, LeafKind, Option<u32>);
+
 /// A final flush.
 pub(crate) struct Flushed {
     words: Box<[u32]>,
     goals: Box<[ValueKey]>,
     within_bytes: Option<usize>,
-    /// The pool's node and output of each leaf, what kind of leaf it was, and the root that may take its buffer.
-    pub(crate) leaves: Box<[(u32, u32, LeafKind, Option<u32>)]>,
+    pub(crate) leaves: Box<[FlushedLeaf]>,
     /// The pool's node of each number.
     pub(crate) numbers: Box<[u32]>,
     /// For each root, the goal that it is first.
@@ -62,7 +64,7 @@ struct Gradients {
     words: Box<[u32]>,
     end: Place,
     /// What is differentiated by, with its gradient.
-    found: Vec<(ValueKey, Option<ValueKey>)>,
+    found: Vec<Repeated>,
 }
 
 /// By what a gradient graph is asked for, beside the tape.
@@ -185,7 +187,7 @@ impl Pool {
         most: usize,
         alive: impl Fn(OwnedKey) -> bool,
         caller: At,
-    ) -> Option<Vec<(ValueKey, Option<ValueKey>)>> {
+    ) -> Option<Vec<Repeated>> {
         let memos = std::mem::take(&mut self.memos);
         let same = |g: &&Gradients| {
             *g.asked == *question.asked && *g.before == *self.tape.words() && g.nodes.len() < most
@@ -223,6 +225,9 @@ impl Pool {
     }
 }
 
+/// A value and its gradient, if it has one.
+pub(crate) type Repeated = (ValueKey, Option<ValueKey>);
+
 impl State {
     /// Records the gradient graph that an equal pass recorded, if one did.
     pub(crate) fn repeat_gradients(
@@ -230,7 +235,7 @@ impl State {
         pass: OpenPass,
         question: &Question,
         at: At,
-    ) -> Result<Option<Vec<(ValueKey, Option<ValueKey>)>>> {
+    ) -> Result<Option<Vec<Repeated>>> {
         record::current(self, pass)?;
         let mut pool = self.pools[pass.pool as usize].pool.take().expect("it was just found");
         let most = self.config.node_budget.saturating_sub(pool.nodes.len() - pool.flushed);
@@ -248,7 +253,7 @@ pub(crate) fn flows(pass: OpenPass) -> bool {
 
 /// What there is to remember of a flush.
 pub(crate) struct RememberedParts {
-    pub(crate) leaves: Vec<(u32, u32, LeafKind, Option<u32>)>,
+    pub(crate) leaves: Vec<FlushedLeaf>,
     pub(crate) numbers: Vec<u32>,
     pub(crate) roots: Vec<u32>,
     pub(crate) homes: Vec<GoalHome>,

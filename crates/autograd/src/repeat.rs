@@ -65,7 +65,6 @@ impl State {
 }
 
 /// What to remember of a final flush; nothing where a leaf is of the kind that its source does not tell.
-#[expect(clippy::too_many_arguments, reason = "the parts of one flush, which has one caller")]
 pub(crate) fn flushed_parts(
     pool: &Pool,
     updates: &[usize],

@@ -405,6 +405,7 @@ pub(crate) struct State {
     pub(crate) pools: Vec<PoolCell>,
     pub(crate) free_pools: Vec<u32>,
     /// Pools of passes that have ended, for their memory and for what they remember; the last ended last.
+    #[expect(clippy::vec_box, reason = "a pool goes in and out of its place by its pointer")]
     pub(crate) spare_pools: Vec<Box<Pool>>,
     /// Gradient graphs that were taken from an equal pass before.
     pub(crate) gradients_repeated: u64,

@@ -306,7 +306,7 @@ impl Product {
                     let size = (m, columns.len(), k);
                     right(columns, &mut |b| {
                         turned((size.1, k), b, &mut |b| {
-                            product(size, a, b, (&mut y[first..], n), T::ONE, parallel)
+                            product(size, a, b, (&mut y[first..], n), T::ONE, parallel);
                         });
                     });
                 }

@@ -62,7 +62,6 @@ pub(crate) fn place(plan: &Plan, loc: Loc) -> usize {
 
 /// The loop of a step.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "one a step, never moved in bulk")]
 pub(crate) enum Work {
     Pointwise,
     Reduce(Reduction),

@@ -167,19 +167,27 @@ pub(crate) struct RowLanes {
     pub(crate) held: u32,
 }
 
-/// Lanes for `rows` rows of `units` units (elements, or quads of them) and `levels` runs along each.
-/// `together`: neighbours in memory are neighbours in a row. `state_bytes`: accumulators of one lane.
-/// `words`: registers that a lane needs to hold a unit. `point_bytes`: text of a unit.
-pub(crate) fn row_lanes(
-    rows: usize,
-    units: usize,
-    levels: usize,
-    together: bool,
-    state_bytes: usize,
-    words: usize,
-    point_bytes: usize,
-    caps: &Caps,
-) -> RowLanes {
+/// What a row program has to do.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct RowWork {
+    pub(crate) rows: usize,
+    /// Elements of a row, or quads of them.
+    pub(crate) units: usize,
+    /// Runs along each row.
+    pub(crate) levels: usize,
+    /// Whether neighbours in memory are neighbours in a row.
+    pub(crate) together: bool,
+    /// Bytes of the accumulators of one lane.
+    pub(crate) state_bytes: usize,
+    /// Registers that a lane needs to hold a unit.
+    pub(crate) words: usize,
+    /// Bytes of the text of a unit.
+    pub(crate) point_bytes: usize,
+}
+
+/// Lanes for a row program.
+pub(crate) fn row_lanes(work: &RowWork, caps: &Caps) -> RowLanes {
+    let RowWork { rows, units, levels, together, state_bytes, words, point_bytes } = *work;
     if software(caps) {
         // A barrier is a switch of coroutines for every invocation: one invocation a row, as long as it comes to
         // an end. Workgroups are what threads share, vectors of 8 what a core takes at once.

@@ -9,6 +9,9 @@ use super::Problem;
 use super::block::{Block, QUERIES, keys_of_block, slopes, transposed};
 use crate::gemm::{Mat, add_product};
 
+/// A part of the gradients of queries, keys and values.
+type Piece<'a> = ((&'a mut [f32], &'a mut [f32]), &'a mut [f32]);
+
 /// Where the gradients of a block go: some are not wanted.
 struct Into<'a> {
     q: Option<&'a mut [f32]>,
@@ -33,7 +36,7 @@ pub(super) fn run(problem: &Problem<'_>, [dq, dk, dv]: [&mut [f32]; 3], parallel
             .zip(pieces(dv, s * e, b * g))
             .enumerate()
             .collect();
-        let one = |(n, ((dq, dk), dv)): (usize, ((&mut [f32], &mut [f32]), &mut [f32]))| {
+        let one = |(n, ((dq, dk), dv)): (usize, Piece<'_>)| {
             let mut work = Work::default();
             for (t, dq) in super::rows_of(dq, l * d, shared).enumerate() {
                 let at = (n / g, n % g * shared + t);
@@ -50,9 +53,9 @@ pub(super) fn run(problem: &Problem<'_>, [dq, dk, dv]: [&mut [f32]; 3], parallel
             }
         };
         if parallel {
-            tasks.into_par_iter().for_each(one)
+            tasks.into_par_iter().for_each(one);
         } else {
-            tasks.into_iter().for_each(one)
+            tasks.into_iter().for_each(one);
         }
         return;
     }

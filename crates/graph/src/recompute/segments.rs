@@ -54,7 +54,7 @@ impl<'a> Forward<'a> {
         let early = |id: usize| phase(id) == Phase::Forward && computes(graph.nodes()[id].op);
         let (mut nodes, mut runs): (Vec<NodeId>, Vec<Range<usize>>) = (Vec::new(), Vec::new());
         let mut broken = true;
-        for id in 0..n {
+        for (id, late) in late.iter().enumerate() {
             if early(id) {
                 if std::mem::replace(&mut broken, false) {
                     runs.push(nodes.len()..nodes.len());
@@ -64,7 +64,7 @@ impl<'a> Forward<'a> {
                     run.end = nodes.len();
                 }
             }
-            broken |= late[id];
+            broken |= *late;
         }
         let mut base: Vec<NodeId> = (0..n as NodeId).collect();
         let mut last: Vec<NodeId> = (0..n as NodeId).collect();

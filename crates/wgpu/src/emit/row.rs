@@ -13,7 +13,7 @@ use super::index::{Along, along};
 use super::kernel::{Cx, Kernel, Touch, wgsl_type};
 use super::states::neutral;
 use super::{arithmetic, fold, points};
-use crate::choose::{self, RowLanes};
+use crate::choose::{self, RowLanes, RowWork};
 use crate::launch::{Launch, Lowered};
 use print::{Function, Unit};
 
@@ -216,17 +216,16 @@ impl<'a> Rows<'a> {
         let words = self.held.iter().map(|x| word(wgsl_type(self.exprs()[*x as usize].1)) * each).sum();
         // A line of text has about 40 bytes.
         let most = self.passes.iter().map(|n| n.iter().filter(|n| **n).count()).max().unwrap_or(0);
-        let (units, together) = (self.units(), self.together());
-        choose::row_lanes(
-            self.rows,
-            units,
-            self.passes.len(),
-            together,
+        let work = RowWork {
+            rows: self.rows,
+            units: self.units(),
+            levels: self.passes.len(),
+            together: self.together(),
             state_bytes,
             words,
-            most * each * 40,
-            self.cx.caps,
-        )
+            point_bytes: most * each * 40,
+        };
+        choose::row_lanes(&work, self.cx.caps)
     }
 
     /// Notes what is read and written; whether the error flag may be raised.

@@ -514,7 +514,7 @@ impl<'s, 'a> Text<'s, 'a> {
                 if self.fours[store] {
                     let [x, y, z, w] = values.each_ref().map(String::as_str);
                     let put = k.store_quad(store, &format!("at + {c}"), [x, y, z, w], None);
-                    let _ = write!(text, "if ({c} < {width}) {{ {} }}\n", put.trim_end());
+                    let _ = writeln!(text, "if ({c} < {width}) {{ {} }}", put.trim_end());
                     continue;
                 }
                 for (n, value) in values.iter().enumerate() {

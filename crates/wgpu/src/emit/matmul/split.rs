@@ -83,7 +83,7 @@ impl Marks {
 pub(super) fn launches(tiles: &Tiles<'_>, units: Units, plain: Tile) -> Result<Lowered> {
     let size = [units.bm, units.bn];
     let plain = Tile { splits: units.splits, ..plain };
-    if size != [plain.bm, plain.bn] || units.bk % plain.bk != 0 {
+    if size != [plain.bm, plain.bn] || !units.bk.is_multiple_of(plain.bk) {
         bail!(Argument, "matmul", "a split product and its plain one are of equal tiles");
     }
     let marks = Marks::new(tiles, size, units.splits);
