@@ -117,7 +117,8 @@ pub(crate) fn all() -> &'static [Subject] {
     static ALL: OnceLock<Vec<Subject>> = OnceLock::new();
     ALL.get_or_init(|| {
         let mut subjects = vec![Subject::new(Origin::Cpu), Subject::new(Origin::Oracle)];
-        subjects.extend(wgrad_wgpu::adapters().into_iter().map(|a| Subject::new(Origin::Adapter(a))));
+        subjects
+            .extend(wgrad_wgpu::adapters().into_iter().map(|a| Subject::new(Origin::Adapter(Box::new(a)))));
         if let Ok(only) = std::env::var("WGRAD_TEST_DEVICES") {
             subjects.retain(|s| only.split(',').any(|tag| s.tag().contains(tag.trim())));
         }
