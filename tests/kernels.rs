@@ -164,7 +164,7 @@ fn positions_in_order(subject: &Subject) {
             p.input(HostTensor::new([n], &elems).unwrap()).unwrap()
         };
         for (n, size, columns) in
-            [(4801, 777, 37), (1000, 3, 20), (5, 20_011, 12), (300, 70_000, 1), (9000, 1, 3)]
+            [(4801, 777, 37), (1000, 3, 20), (5, 20_011, 12), (300, 50_000, 1), (9000, 1, 3)]
         {
             let (i, x) = (ids(n, size, 1), small(p, &[n, columns], DType::F32, 2) - 56.0);
             let base = small(p, &[size, columns], DType::F32, 3);
@@ -216,6 +216,14 @@ fn scans_in_chunks(subject: &Subject) {
         true => &[(&[40_001], 0)],
         false => &[(&[140_003], 0), (&[3, 50_001], 1), (&[40_000, 3], 0), (&[32_768], 0)],
     };
+    // Each of so many factors rounds, to one side where they are alike.
+    agree(subject, 5e-3, |p| {
+        let factors = |dims: &[usize]| small(p, dims, DType::F32, 1) * 1e-6 + (1.0 - 0.5e-4);
+        shapes
+            .iter()
+            .map(|(dims, axis)| (format!("cumprod {dims:?}"), factors(dims).cumprod(*axis)))
+            .collect()
+    });
     agree(subject, 2e-5, |p| {
         let mut made = Vec::new();
         for (dims, axis) in shapes {
@@ -230,7 +238,6 @@ fn scans_in_chunks(subject: &Subject) {
                 format!("cumsum of wide numbers {dims:?}"),
                 small(p, dims, DType::I64, 2).cumsum(*axis),
             ));
-            made.push((format!("cumprod {dims:?}"), (x * 1e-4 + 1.0).cumprod(*axis)));
             made.push((format!("logcumsumexp {dims:?}"), x.logcumsumexp(*axis)));
             let (y, i) = small(p, dims, DType::F32, 3).cummax(*axis);
             made.extend([(format!("cummax {dims:?}"), y), (format!("its places {dims:?}"), i)]);

@@ -101,5 +101,18 @@ pub(super) fn programs() -> Vec<Genes> {
                 3257339713755837892,
             ],
         },
+        // A node ran again for its second output, while its first was computed already.
+        Genes {
+            frame: 9385377146503902834,
+            body: vec![
+                12791040058551565814,
+                13611137131071785012,
+                7696889752098531731,
+                3682622659355374057,
+                16719729353234074493,
+                16593073040308899570,
+                8426493324592441744,
+            ],
+        },
     ]
 }

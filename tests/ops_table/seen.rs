@@ -20,9 +20,11 @@ pub(super) fn kernels(group: &Group) -> &'static str {
         Kind::Reduce => "reduce",
         Kind::Row => "row",
         Kind::MatMul { .. } => "matmul_tile, matmul_direct",
-        Kind::Scatter { .. } => "scatter",
+        Kind::Scatter { .. } => "scatter, scatter_bounds, scatter_rows, scatter_windows",
         Kind::Whole(Op::Scan { .. }) => "scan_tile, scan_line",
-        Kind::Whole(Op::ArgSort { .. }) => "argsort_rank, argsort_merge",
+        Kind::Whole(Op::ArgSort { .. }) => {
+            "argsort_rank, argsort_merge, radix_count, radix_scan, radix_move, radix_count_line, radix_scan_line, radix_move_line"
+        }
         Kind::Whole(Op::Matrix(kind)) => match kind {
             Matrix::Cholesky => "matrix_cholesky",
             Matrix::Triangular { .. } => "matrix_triangular",

@@ -210,7 +210,8 @@ impl State {
             let made = self.submit(pool, &mut cut, roots, None)?;
             let back: FastMap<Val, (u32, u32)> = cut.vals.iter().map(|(k, v)| (*v, *k)).collect();
             for (val, lease) in vals.into_iter().zip(made.roots).chain(made.kept) {
-                let (node, out) = back[&val];
+                // An output that was computed before its node had to run again for another stays what it was.
+                let Some(&(node, out)) = back.get(&val) else { continue };
                 pool.nodes[node as usize].outs[out as usize].standing =
                     Standing::Computed(lease, self.newest);
             }

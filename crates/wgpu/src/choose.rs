@@ -281,9 +281,9 @@ pub(crate) fn scan_lanes(
 /// Elements of a line that one launch of a scan runs along, `lanes` as [`scan_lanes`] gives them.
 pub(crate) fn scan_span(lanes: u32, each: u32, caps: &Caps) -> usize {
     let tile = (lanes * each).max(1) as usize;
-    // The round that ends a loop counts: a line takes up to five an element, a tile four for each element of
+    // The round that ends a loop counts: a line takes up to six an element, a tile four for each element of
     // a lane and 56 around them.
-    let steps = rounds(caps) / if lanes == 0 { 5 } else { 4 * each as usize + 56 };
+    let steps = rounds(caps) / if lanes == 0 { 6 } else { 4 * each as usize + 56 };
     steps.saturating_mul(tile)
 }
 

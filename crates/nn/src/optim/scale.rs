@@ -93,8 +93,8 @@ impl Scaling {
 /// let scaler = LossScaler::new(&ctx, LossScale::default())?;
 /// let x = HostTensor::new([1, 3], &[0.1f32, 0.2, 0.3])?;
 /// let (loss, scale) = ctx.pass(|p| {
-///     let y = p.autocast(DType::F16, || Ok(model.forward(p.input(&x)?)))?;
-///     let loss = y.cross_entropy(p.input(HostTensor::new([1], &[1i32])?)?);
+///     let (x, t) = (p.input(&x)?, p.input(HostTensor::new([1], &[1i32])?)?);
+///     let loss = p.autocast(DType::F16, || model.forward(x).cross_entropy(t));
 ///     let grads = scaler.backward(loss)?;             // of the scaled loss, divided by the scale
 ///     scaler.step(&mut opt, &grads)?;
 ///     Ok((loss.deferred::<f32>(), scaler.scale().t().deferred::<f32>()))

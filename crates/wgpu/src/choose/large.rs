@@ -40,7 +40,7 @@ pub(crate) fn scan_chunks(lines: usize, n: usize, tile: usize, caps: &Caps) -> u
     }
     if software(caps) {
         // An invocation a chunk: 128 of them keep the vector lanes of a few cores busy. lavapipe runs along 2^20
-        // elements in 30 ms so, in 120 by a workgroup with barriers. An element is five rounds of loops, a chunk
+        // elements in 30 ms so, in 120 by a workgroup with barriers. An element is six rounds of loops at most, a chunk
         // before this one another.
         let chunks = (128 / lines.max(1)).max(n.div_ceil(8000));
         return if lines >= 64 || n < 4096 || chunks > 16_000 { 1 } else { chunks };
