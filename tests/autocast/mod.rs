@@ -14,10 +14,10 @@ crate::suite![
         checkpoints_repeat_what_was_computed, second_derivatives_flow, a_captured_step_keeps_its_scopes, what_is_not_finite_is_left_out_by_the_device, every_optimizer_skips,
         clipped_gradients_skip_by_their_norm, files_keep_scale_and_counts, an_mlp_learns_as_in_f32,
         a_gpt_learns_as_in_f32, stages_in_scopes_learn_as_one_context,
-        a_step_takes_few_dispatches,
+        a_step_takes_few_kernels,
 ];
 
-use dispatches::a_step_takes_few_dispatches;
+use dispatches::a_step_takes_few_kernels;
 use learning::{a_gpt_learns_as_in_f32, an_mlp_learns_as_in_f32, stages_in_scopes_learn_as_one_context};
 use scaler::{
     clipped_gradients_skip_by_their_norm, every_optimizer_skips, files_keep_scale_and_counts,
