@@ -46,10 +46,10 @@ pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps) -> Vec<Fast> {
         let mut refused = Vec::new();
         for path in [Fast::CooperativeMatmul, Fast::SplitMatmul] {
             // A device of its own for each: what one loses, the other may do.
-            let tried = Gpu::untested(adapter, caps.clone()).and_then(|gpu| agrees(&gpu, path));
+            let tried = Gpu::untested(adapter, caps.clone()).and_then(|gpu| fault(&gpu, path));
             match tried {
-                Ok(true) => continue,
-                Ok(false) => tracing::warn!(adapter = adapter.name, %path, "wrong products; not used"),
+                Ok(None) => continue,
+                Ok(Some(why)) => tracing::warn!(adapter = adapter.name, %path, why, "wrong; not used"),
                 Err(error) => tracing::warn!(adapter = adapter.name, %path, %error, "fails; not used"),
             }
             refused.push(path);
@@ -59,8 +59,8 @@ pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps) -> Vec<Fast> {
     refused.clone()
 }
 
-/// Whether the products of a path are right on every tiling that it has.
-pub(crate) fn agrees(gpu: &Gpu, path: Fast) -> Result<bool> {
+/// What is wrong with the products of a path, on any tiling that it has.
+pub(crate) fn fault(gpu: &Gpu, path: Fast) -> Result<Option<String>> {
     let split = path == Fast::SplitMatmul;
     let products = if split { choose::split_products(gpu.caps()) } else { choose::half_products() };
     for (i, product) in products.into_iter().enumerate() {
@@ -73,16 +73,16 @@ pub(crate) fn agrees(gpu: &Gpu, path: Fast) -> Result<bool> {
             let odd = i == 0 && turned[0];
             let sizes = if odd { [2, 70, 133, 301] } else { [2, 140, 132, 300] };
             let trial = Trial { sizes, turned: *turned, dtype: if split { DType::F32 } else { DType::F16 } };
-            let right = match split {
-                false => trial.exact(gpu, product)?,
-                true => trial.close(gpu, product)?,
+            let wrong = match split {
+                false => (!trial.exact(gpu, product)?).then(|| "small integers".to_owned()),
+                true => trial.off(gpu, product)?,
             };
-            if !right {
-                return Ok(false);
+            if let Some(what) = wrong {
+                return Ok(Some(format!("{what}, by {product:?}, sizes {sizes:?}, turned {turned:?}")));
             }
         }
     }
-    Ok(true)
+    Ok(None)
 }
 
 /// A product to try.
@@ -220,11 +220,11 @@ impl Trial {
         Ok(made.len() == want.len() && made.iter().zip(want).all(|(x, (want, _))| f64::from(*x) == want))
     }
 
-    /// Whether a split product is as close as a plain one: of even numbers, of sizes that differ much, of sizes
-    /// that differ more than halves hold, and with one that is infinite.
-    fn close(&self, gpu: &Gpu, product: Product) -> Result<bool> {
-        for kind in 0..4 {
-            let sides = [0, 1].map(|side| self.numbers(kind, side));
+    /// The first number of a split product that is further off than of a plain one: of even numbers, of sizes that
+    /// differ much, of sizes that differ more than halves hold, and with one that is infinite.
+    fn off(&self, gpu: &Gpu, product: Product) -> Result<Option<String>> {
+        for (kind, numbers) in ["even", "uneven", "opposed", "infinite"].into_iter().enumerate() {
+            let sides = [0, 1].map(|side| self.numbers(kind as u32, side));
             let factors = [bytemuck::cast_slice(&sides[0]), bytemuck::cast_slice(&sides[1])];
             let made = self.run(gpu, product, factors)?;
             let wide = sides.each_ref().map(|side| side.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>());
@@ -233,11 +233,15 @@ impl Trial {
                 true => (f64::from(x) - want).abs() <= CLOSE * size,
                 false => f64::from(x) == want || x.is_nan() && want.is_nan(),
             };
-            if made.len() != want.len() || !made.into_iter().zip(want).all(|(x, want)| right(x, want)) {
-                return Ok(false);
+            if made.len() != want.len() {
+                bail!(Kernel, "matmul", "{} results in place of {}", made.len(), want.len());
+            }
+            let mut pairs = made.iter().zip(&want).enumerate();
+            if let Some((at, (x, (want, _)))) = pairs.find(|(_, (x, want))| !right(**x, **want)) {
+                return Ok(Some(format!("{x:e} for {want:e} at {at} of {numbers} numbers")));
             }
         }
-        Ok(true)
+        Ok(None)
     }
 
     fn numbers(&self, kind: u32, side: usize) -> Vec<f32> {

@@ -133,11 +133,14 @@ fn range(tiles: &Tiles<'_>, marks: Marks) -> Result<Launch> {
     k.finish(wgrad_wgsl::MATMUL_RANGE, &extra, &regions, [2 * PARTS, 1, 1], 0)
 }
 
-/// Workgroup memory and functions.
+/// Workgroup memory and functions. `said` holds the largest numbers of both operands and what the tile is, and a
+/// fourth word so that no array behind it starts between multiples of 16 bytes: NVIDIA's driver stores a matrix
+/// to the multiple before.
 pub(super) fn declared(units: &Units) -> String {
     format!(
-        "var<workgroup> ra: atomic<u32>;\nvar<workgroup> rb: atomic<u32>;\nvar<workgroup> state: atomic<u32>;\n\
+        "var<workgroup> said: array<atomic<u32>, 4>;\n\
          var<workgroup> fa: array<atomic<u32>, {}>;\nvar<workgroup> fb: array<atomic<u32>, {}>;\n\
+         const MOST_A = 0u;\nconst MOST_B = 1u;\nconst STATE = 2u;\n\
          fn power(e: i32) -> f32 {{ return bitcast<f32>(u32(e + 127) << 23u); }}\n\
          fn high(y: vec4<f32>) -> vec4<f32> {{\n\
          let large = bitcast<vec4<f32>>((bitcast<vec4<u32>>(y) + vec4<u32>(0x1000u)) & vec4<u32>(0xffffe000u));\n\
@@ -150,20 +153,20 @@ pub(super) fn declared(units: &Units) -> String {
 /// The scales, and what is tiny: `limit_a` and `limit_b` are the bits below which a number is.
 pub(super) fn scales(k: &mut Kernel<'_>, units: &Units, marks: Marks) -> String {
     let mut out = format!(
-        "if (lane == 0u) {{\natomicStore(&ra, 0u);\natomicStore(&rb, 0u);\natomicStore(&state, 0u);\n}}\n\
+        "if (lane < 4u) {{ atomicStore(&said[lane], 0u); }}\n\
          for (var r = lane; r < {}u; r += WG) {{ atomicStore(&fa[r], 0u); }}\n\
          for (var r = lane; r < {}u; r += WG) {{ atomicStore(&fb[r], 0u); }}\n\
          workgroupBarrier();\nfor (var r = lane; r < {PARTS}u; r += WG) {{\n\
-         atomicMax(&ra, {});\natomicMax(&rb, {});\n}}\nworkgroupBarrier();\n",
+         atomicMax(&said[MOST_A], {});\natomicMax(&said[MOST_B], {});\n}}\nworkgroupBarrier();\n",
         units.bm,
         units.bn,
         marks.word(k, "r"),
         marks.word(k, &format!("{PARTS}u + r")),
     );
-    for name in ["a", "b"] {
+    for (name, word) in [("a", "MOST_A"), ("b", "MOST_B")] {
         let _ = writeln!(
             out,
-            "let most_{name} = atomicLoad(&r{name});\nlet e_{name} = i32(most_{name} >> 23u);\n\
+            "let most_{name} = atomicLoad(&said[{word}]);\nlet e_{name} = i32(most_{name} >> 23u);\n\
              let up_{name} = clamp(141 - e_{name}, -126, 126);\nlet scale_{name} = power(up_{name});\n\
              let limit_{name} = (u32(max(e_{name} - 28, 1)) << 23u) - 1u;"
         );
@@ -245,7 +248,9 @@ pub(super) fn store(
             );
         }
     }
-    out.push_str("if (((seen_a | seen_b) & 255u) != 0u) { atomicOr(&state, 2u); }\nworkgroupBarrier();\n");
+    out.push_str(
+        "if (((seen_a | seen_b) & 255u) != 0u) { atomicOr(&said[STATE], 2u); }\nworkgroupBarrier();\n",
+    );
     for i in 0..units.wm / 16 {
         for j in 0..units.wn / 16 {
             let _ = writeln!(out, "let r{i}_{j} = c{i}_{j} + d{i}_{j} * 0.00048828125;");
@@ -261,7 +266,7 @@ pub(super) fn store(
                 text,
                 "let g{q} = atomicLoad(&fb[{} + {q}u]);\n\
                  if ((((ga | g{q}) & 1u) & ((ga & g{q}) >> 1u)) != 0u && abs({value}) < doubt) {{\n\
-                 atomicOr(&state, 1u);\n}}",
+                 atomicOr(&said[STATE], 1u);\n}}",
                 at.n
             );
         }
@@ -269,13 +274,13 @@ pub(super) fn store(
     };
     let _ = writeln!(
         out,
-        "let doubt = bitcast<f32>({doubt});\nif (finite && (atomicLoad(&state) & 2u) != 0u) {{\n{}}}",
+        "let doubt = bitcast<f32>({doubt});\nif (finite && (atomicLoad(&said[STATE]) & 2u) != 0u) {{\n{}}}",
         strips(units, 1, &value, look)
     );
     let mark = marks.mark(k, tiles);
     let _ = writeln!(
         out,
-        "let sure = finite && (atomicLoad(&state) & 1u) == 0u;\n\
+        "let sure = finite && (atomicLoad(&said[STATE]) & 1u) == 0u;\n\
          if (lane == 0u) {{ {mark} = select(1u, 0u, sure); }}\nlet undo = -(up_a + up_b);\n\
          let undo_first = power(undo >> 1u);\nlet undo_second = power(undo - (undo >> 1u));"
     );

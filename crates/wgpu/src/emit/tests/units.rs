@@ -49,8 +49,8 @@ fn product(s: &Sketch, caps: &Caps, by: Product) -> Vec<Launch> {
     lowered.launches
 }
 
-/// Bytes of workgroup memory that a text declares.
-fn workgroup_bytes(text: &str) -> usize {
+/// Bytes of every array in workgroup memory that a text declares.
+fn workgroup_arrays(text: &str) -> Vec<usize> {
     let bytes = |declared: &str| {
         let count = declared.rsplit(", ").next().and_then(|n| n.trim_end_matches([';', '>']).parse().ok());
         let unit = match declared {
@@ -60,7 +60,7 @@ fn workgroup_bytes(text: &str) -> usize {
         };
         unit * count.unwrap_or(1)
     };
-    text.lines().filter(|l| l.starts_with("var<workgroup>")).map(bytes).sum()
+    text.lines().filter(|l| l.starts_with("var<workgroup>")).map(bytes).collect()
 }
 
 #[test]
@@ -83,7 +83,10 @@ fn on_units_in_every_layout() {
                     let launches = product(&s, &caps, by);
                     let own = launches.iter().find(|l| l.source.contains("coopMultiplyAdd")).unwrap();
                     sums.insert((own.source.contains("coopLoad<"), own.source.contains("coopLoadT<")));
-                    assert!(workgroup_bytes(&own.source) <= caps.shared_bytes, "{by:?}");
+                    let arrays = workgroup_arrays(&own.source);
+                    assert!(arrays.iter().sum::<usize>() <= caps.shared_bytes, "{by:?}");
+                    // A matrix is stored where a multiple of 16 bytes is, in whatever order the arrays lie.
+                    assert!(arrays.iter().all(|bytes| bytes % 16 == 0), "{arrays:?}");
                     let more = if matches!(by, Product::Split(..)) { 2 } else { 0 };
                     let cut = choose::in_parts(by, 4);
                     // The range before a split product, what it leaves over, the sum of the parts.
