@@ -30,16 +30,21 @@ struct Parts {
     opt: Mutex<Box<dyn Optimizer + Send>>,
     batch: Kept,
     targets: Kept,
-    /// The dtype of products in mixed precision: the range of bf16 needs no loss scale.
-    half: Option<DType>,
+    /// In mixed precision, whose products are of f16.
+    scaler: Option<LossScaler>,
 }
 
 impl Parts {
     fn loss(&self, p: &Pass) -> Result<Tensor> {
-        let loss =
-            p.autocast(self.half, || self.net.forward(self.batch.t()).try_cross_entropy(self.targets.t()))?;
+        let forward = || self.net.forward(self.batch.t()).try_cross_entropy(self.targets.t());
         let mut opt = self.opt.lock().unwrap_or_else(PoisonError::into_inner);
-        opt.step(&loss.backward()?)?;
+        let Some(scaler) = &self.scaler else {
+            let loss = forward()?;
+            opt.step(&loss.backward()?)?;
+            return Ok(loss);
+        };
+        let loss = p.autocast(DType::F16, forward)?;
+        scaler.step(&mut **opt, &scaler.backward(loss)?)?;
         Ok(loss)
     }
 }
@@ -66,9 +71,12 @@ impl Training {
             _ => vec![dims[0]],
         };
         let targets = Kept::new(&ctx, HostTensor::new(&*labels, &model.targets())?)?;
-        let half = matches!(model, Model::Gpt { mixed: true, .. }).then_some(DType::BF16);
+        let mixed = matches!(model, Model::Gpt { mixed: true, .. });
+        // Small enough that the first steps, which are compared, are all applied.
+        let scale = LossScale { initial: 1024.0, ..Default::default() };
+        let scaler = mixed.then(|| LossScaler::new(&ctx, scale)).transpose()?;
         let batch = Kept::new(&ctx, batch)?;
-        let parts = Arc::new(Parts { net, opt: Mutex::new(opt), batch, targets, half });
+        let parts = Arc::new(Parts { net, opt: Mutex::new(opt), batch, targets, scaler });
         let step: Run = match how {
             How::Recorded => {
                 let ctx = ctx.clone();
