@@ -19,24 +19,27 @@ enum Origin {
 /// A device under test.
 pub(crate) struct Subject {
     origin: Origin,
+    tag: String,
     backend: OnceLock<Arc<dyn Backend>>,
 }
 
 impl Subject {
     fn new(origin: Origin) -> Subject {
-        Subject { origin, backend: OnceLock::new() }
-    }
-
-    /// A short name for test names: `cpu`, `oracle`, or a word of the adapter's name.
-    pub(crate) fn tag(&self) -> String {
-        match &self.origin {
+        let tag = match &origin {
             Origin::Cpu => "cpu".to_owned(),
             Origin::Oracle => "oracle".to_owned(),
             Origin::Adapter(info) => {
                 let word = info.name.split([' ', '(']).next().unwrap_or("adapter");
                 word.to_lowercase()
             }
-        }
+        };
+        Subject { origin, tag, backend: OnceLock::new() }
+    }
+
+    /// A short name for test names: `cpu`, `oracle`, or a word of the adapter's name, and which one of several that
+    /// have the same.
+    pub(crate) fn tag(&self) -> String {
+        self.tag.clone()
     }
 
     /// A device of its own, shared with no other test: for tests that count.
@@ -119,6 +122,13 @@ pub(crate) fn all() -> &'static [Subject] {
         let mut subjects = vec![Subject::new(Origin::Cpu), Subject::new(Origin::Oracle)];
         subjects
             .extend(wgrad_wgpu::adapters().into_iter().map(|a| Subject::new(Origin::Adapter(Box::new(a)))));
+        let tags: Vec<String> = subjects.iter().map(Subject::tag).collect();
+        for (at, subject) in subjects.iter_mut().enumerate() {
+            if tags.iter().filter(|tag| **tag == tags[at]).count() > 1 {
+                let number = tags[..=at].iter().filter(|tag| **tag == tags[at]).count();
+                subject.tag = format!("{}-{number}", tags[at]);
+            }
+        }
         if let Ok(only) = std::env::var("WGRAD_TEST_DEVICES") {
             subjects.retain(|s| only.split(',').any(|tag| s.tag().contains(tag.trim())));
         }
