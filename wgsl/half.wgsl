@@ -47,3 +47,17 @@ fn wg_to_bf16(x: f32) -> u32 {
     let rounded = (b + 0x7fffu + ((b >> 16u) & 1u)) >> 16u;
     return select(rounded, (b >> 16u) | 0x40u, (b & 0x7fffffffu) > 0x7f800000u);
 }
+
+// The driver's own conversions: for devices on which they are the same for every half.
+
+fn wg_from_f16_packed(h: u32) -> f32 {
+    return unpack2x16float(h).x;
+}
+
+fn wg_from_f16_quad_packed(h: vec4<u32>) -> vec4<f32> {
+    return vec4<f32>(unpack2x16float(h.x | (h.y << 16u)), unpack2x16float(h.z | (h.w << 16u)));
+}
+
+fn wg_to_f16_packed(x: f32) -> u32 {
+    return pack2x16float(vec2<f32>(x, 0.0)) & 0xffffu;
+}

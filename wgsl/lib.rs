@@ -15,6 +15,8 @@ pub const CAST: &str = include_str!("cast.wgsl");
 pub const HALF: &str = include_str!("half.wgsl");
 /// The test of words of 16 bits.
 pub const NATIVE_HALF: &str = include_str!("native_half.wgsl");
+/// The test of the driver's conversions of halves.
+pub const PACKED_HALF: &str = include_str!("packed_half.wgsl");
 /// Arithmetic of integers of 64 bits.
 pub const INT64: &str = include_str!("int64.wgsl");
 /// Order and conversions of integers of 64 bits.
@@ -35,6 +37,8 @@ pub const SCATTER: &str = include_str!("scatter.wgsl");
 pub const MATMUL_TILE: &str = include_str!("matmul_tile.wgsl");
 /// Matrix products straight from storage.
 pub const MATMUL_DIRECT: &str = include_str!("matmul_direct.wgsl");
+/// Matrix products of few rows.
+pub const MATMUL_STREAM: &str = include_str!("matmul_stream.wgsl");
 /// The largest numbers of the factors of a product.
 pub const MATMUL_RANGE: &str = include_str!("matmul_range.wgsl");
 
@@ -79,7 +83,7 @@ pub const MATRIX_LU: &str = include_str!("matrix_lu.wgsl");
 pub const ATTENTION_TILE: &str = include_str!("attention_tile.wgsl");
 
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 35] = [
+pub const ALL: [(&str, &str); 37] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
     ("inverse", INVERSE),
@@ -87,6 +91,7 @@ pub const ALL: [(&str, &str); 35] = [
     ("cast", CAST),
     ("half", HALF),
     ("native_half", NATIVE_HALF),
+    ("packed_half", PACKED_HALF),
     ("int64", INT64),
     ("int64_more", INT64_MORE),
     ("random", RANDOM),
@@ -98,6 +103,7 @@ pub const ALL: [(&str, &str); 35] = [
     ("matmul_tile", MATMUL_TILE),
     ("matmul_direct", MATMUL_DIRECT),
     ("matmul_range", MATMUL_RANGE),
+    ("matmul_stream", MATMUL_STREAM),
     ("scan_line", SCAN_LINE),
     ("scan_tile", SCAN_TILE),
     ("argsort_rank", ARGSORT_RANK),

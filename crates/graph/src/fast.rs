@@ -29,6 +29,8 @@ pub enum Fast {
     TiledMatmul,
     /// Matrix products cut up along K among workgroups, combined by a second launch.
     SplitK,
+    /// Matrix products of few rows by slices of K within a workgroup.
+    StreamedMatmul,
     /// Matrix products of f16 on units that multiply small matrices, where the adapter has those.
     CooperativeMatmul,
     /// Matrix products of f32 on those units, each number as two halves.
@@ -37,6 +39,8 @@ pub enum Fast {
     SharedRows,
     /// Halves as words of 16 bits, where the adapter has those.
     NativeHalf,
+    /// Halves converted by the driver's own instructions, where these are right for all of them.
+    PackedHalves,
     /// On the CPU: neighbouring kernels of one row after another, while the row is in the cache.
     RowRuns,
     /// On the CPU: bands of a product's rows, each by one thread through all that follows in its kernel.
@@ -55,7 +59,7 @@ pub enum Fast {
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 22] = [
+    pub const ALL: [Fast; 24] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
@@ -67,10 +71,12 @@ impl Fast {
         Fast::SplitScans,
         Fast::TiledMatmul,
         Fast::SplitK,
+        Fast::StreamedMatmul,
         Fast::CooperativeMatmul,
         Fast::SplitMatmul,
         Fast::SharedRows,
         Fast::NativeHalf,
+        Fast::PackedHalves,
         Fast::RowRuns,
         Fast::ProductBands,
         Fast::Repeats,
@@ -94,10 +100,12 @@ impl Fast {
             Fast::SplitScans => "split_scans",
             Fast::TiledMatmul => "tiled_matmul",
             Fast::SplitK => "split_k",
+            Fast::StreamedMatmul => "streamed_matmul",
             Fast::CooperativeMatmul => "cooperative_matmul",
             Fast::SplitMatmul => "split_matmul",
             Fast::SharedRows => "shared_rows",
             Fast::NativeHalf => "native_half",
+            Fast::PackedHalves => "packed_halves",
             Fast::RowRuns => "row_runs",
             Fast::ProductBands => "product_bands",
             Fast::Repeats => "repeats",

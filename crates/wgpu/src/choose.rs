@@ -11,7 +11,7 @@ pub(crate) use large::{
     turning_workgroup, turns,
 };
 pub(crate) use product::{
-    Direct, Product, Tile, Units, Work, half_products, in_parts, product, split_products,
+    Direct, Product, Stream, Tile, Units, Work, half_products, in_parts, product, split_products,
 };
 
 /// Whether barriers and idle lanes are dear: a driver that runs kernels on the CPU.

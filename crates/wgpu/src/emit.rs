@@ -72,6 +72,11 @@ pub(crate) fn native_test() -> String {
     template::fill(wgrad_wgsl::NATIVE_HALF, &[("functions", wgrad_wgsl::HALF)])
 }
 
+/// The text of the test of the driver's conversions of halves.
+pub(crate) fn packed_test() -> String {
+    template::fill(wgrad_wgsl::PACKED_HALF, &[("functions", wgrad_wgsl::HALF)])
+}
+
 /// A user's kernel: the text as it is, operands then outputs. Its access modes are its own: operands
 /// `read`, outputs `read_write`.
 fn custom(cx: Cx<'_>, id: CustomId) -> Result<Lowered> {

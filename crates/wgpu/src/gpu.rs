@@ -24,7 +24,7 @@ use crate::staging::Pool;
 use crate::timing::Timing;
 use crate::wait::Clock;
 use crate::workspace::Workspace;
-use crate::{choose, encode, matrices, native, pages, prepare, read};
+use crate::{choose, encode, matrices, native, packed, pages, prepare, read};
 
 /// Size of the largest page that values share, bytes.
 const PAGE_BYTES: u64 = 256 << 20;
@@ -224,6 +224,9 @@ impl Gpu {
         let faults = Faults::watch(&device);
         let info = adapter.adapter.get_info();
         caps.native_half = caps.native_half && native::works(&device, &queue, &faults, &info);
+        if caps.allows(Fast::PackedHalves) && !packed::works(&device, &queue, &faults, &info) {
+            caps.off = caps.off.with(Fast::PackedHalves);
+        }
         let kernels = Kernels::open(&device, &faults, &info, &caps)?;
         let flag = faults.scoped(&device, "open", || {
             device.create_buffer(&wgpu::BufferDescriptor {

@@ -45,7 +45,7 @@ pub(crate) struct Part {
 pub(crate) struct Binding {
     /// What is bound.
     pub(crate) what: Bound,
-    /// Whether the kernel writes it.
+    /// Whether it is declared `read_write`: the kernel writes it, or its loads are to stay in order.
     pub(crate) written: bool,
     /// Bytes of the binding: the value's elements, rounded up to 4.
     pub(crate) bytes: usize,

@@ -22,6 +22,7 @@ mod lists;
 mod mapped;
 mod matrices;
 mod native;
+mod packed;
 mod pages;
 mod prepare;
 mod read;

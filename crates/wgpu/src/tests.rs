@@ -22,7 +22,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Runs a test on a device of its own on every adapter.
 #[expect(clippy::print_stderr, reason = "who reads the tests' output wants to know")]
-fn on_every_adapter(test: impl Fn(&AdapterInfo, Gpu)) {
+pub(crate) fn on_every_adapter(test: impl Fn(&AdapterInfo, Gpu)) {
     let found = adapters();
     if found.is_empty() {
         eprintln!("skipped: no adapter");

@@ -54,6 +54,21 @@ pub(crate) enum Product {
     Split(Units, Tile),
     /// Straight from storage.
     Direct(Direct),
+    /// Straight from storage too, the right factor of few rows once.
+    Stream(Stream),
+}
+
+/// How a product of few rows is cut up.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stream {
+    /// Rows of a workgroup.
+    pub(crate) rows: u32,
+    /// Vectors of four columns of a workgroup.
+    pub(crate) quads: u32,
+    /// Invocations that share a vector, each with steps of K of its own; a power of two.
+    pub(crate) slices: u32,
+    /// Workgroups that share results, each with a part of K.
+    pub(crate) splits: u32,
 }
 
 /// A tiling of a product straight from storage.
@@ -80,6 +95,8 @@ pub(crate) struct Work {
     pub(crate) halves: bool,
     /// Whether both factors are f32.
     pub(crate) floats: bool,
+    /// Whether the right factor is halves.
+    pub(crate) narrow: bool,
     /// Whether four neighbours of a factor are an aligned vector.
     pub(crate) vectors: [bool; 2],
     /// Whether the columns of the right factor are neighbours.
@@ -156,6 +173,9 @@ pub(crate) fn product(work: &Work, caps: &Caps) -> Product {
     }
     // Memory bound: every element of the matrix is used a few times.
     if m <= 4 && work.columns && work.vectors[1] {
+        if caps.allows(Fast::StreamedMatmul) && n.div_ceil(16) <= caps.max_workgroups as usize {
+            return Product::Stream(slices(work, caps));
+        }
         let splits = streams(work, caps);
         return Product::Direct(Direct { rows: m as u32, vectors: 1, splits, lanes: 1 });
     }
@@ -252,6 +272,7 @@ pub(crate) fn in_parts(product: Product, splits: u32) -> Product {
         Product::Units(units) => Product::Units(Units { splits, ..units }),
         Product::Split(units, tile) => Product::Split(Units { splits, ..units }, tile),
         Product::Direct(direct) => Product::Direct(Direct { splits, ..direct }),
+        Product::Stream(stream) => Product::Stream(Stream { splits, ..stream }),
         Product::Dot => Product::Dot,
     }
 }
@@ -272,6 +293,26 @@ fn split_bytes(units: &Units) -> usize {
     let Units { bm, bn, bk, .. } = *units;
     let sides = (bm * (bk + 8)).max(bk * (bm + 8)) + (bn * (bk + 8)).max(bk * (bn + 8));
     (sides * 4 + 4 * 1024 + (bm + bn) * 4 + 16) as usize
+}
+
+/// How a product of few rows is cut up among and within workgroups.
+fn slices(work: &Work, caps: &Caps) -> Stream {
+    let Work { batch, m, n, k, .. } = *work;
+    let groups = |quads: usize| batch * n.div_ceil(4 * quads);
+    // A line of 128 bytes of every step, and 512 invocations with eight loads on their way: 64 KB, where a
+    // multiprocessor's share of the memory needs 30 (1 x 4096 x 4096 f32 on an H200: 19 us, by 256 invocations
+    // 25, by 256 bytes 24, by 64 bytes 21, and 97 in place of 63 for 16384 columns). Less where columns are few.
+    let line = if work.narrow { 16 } else { 8 };
+    let busy = |quads: &usize| groups(*quads) >= MULTIPROCESSORS * 3 / 4;
+    let quads = [line, line / 2].into_iter().find(busy).unwrap_or(4);
+    let wide = caps.max_invocations >= 512 && caps.shared_bytes >= m * 512 * 16;
+    let slices = if wide { 512 } else { 256 } / quads;
+    // Then parts of K, each of several rounds: a second launch is short beside a long K.
+    let room = if caps.allows(Fast::SplitK) { (k / (slices * 16)).clamp(1, 16) } else { 1 };
+    let wanted = (MULTIPROCESSORS / groups(quads).max(1)).clamp(1, room);
+    let splits = wanted.min(caps.max_workgroups as usize / batch).max(1);
+    let splits = k.div_ceil(k.div_ceil(splits).next_multiple_of(8)) as u32;
+    Stream { rows: m as u32, quads: quads as u32, slices: slices as u32, splits }
 }
 
 /// Parts of K for a kernel that streams the right factor once.
@@ -308,7 +349,18 @@ mod tests {
 
     fn work(batch: usize, [m, k, n]: [usize; 3], halves: bool) -> Work {
         let factor_bytes = batch * k * (m + n) * if halves { 2 } else { 4 };
-        Work { batch, m, n, k, halves, floats: !halves, vectors: [true; 2], columns: true, factor_bytes }
+        Work {
+            batch,
+            m,
+            n,
+            k,
+            halves,
+            floats: !halves,
+            narrow: halves,
+            vectors: [true; 2],
+            columns: true,
+            factor_bytes,
+        }
     }
 
     fn plain() -> Caps {
@@ -346,7 +398,15 @@ mod tests {
     #[test]
     fn small_and_narrow_products_fill_the_device() {
         let caps = plain();
-        // A matrix that is read once: by vectors, cut along K until 130 000 invocations read.
+        // A matrix that is read once: by workgroups enough for a GPU, in parts of K where columns are few.
+        for (sizes, quads) in [([1, 4096, 4096], 8), ([4, 4096, 16384], 8), ([2, 4096, 512], 4)] {
+            let Product::Stream(stream) = product(&work(1, sizes, false), &caps) else { panic!("{sizes:?}") };
+            let Stream { rows, quads: made, slices, splits } = stream;
+            assert_eq!((rows as usize, made, made * slices), (sizes[0], quads, 512), "{sizes:?}");
+            assert!(sizes[2] / (4 * quads as usize) * splits as usize >= 64, "{stream:?}");
+        }
+        let caps = Caps { off: caps.off.with(Fast::StreamedMatmul), ..caps };
+        // Else by vectors, cut along K until 130 000 invocations read.
         for (sizes, least) in [([1, 4096, 4096], 64), ([1, 4096, 16384], 32), ([3, 4096, 4096], 64)] {
             let Product::Direct(Direct { rows, splits, .. }) = product(&work(1, sizes, false), &caps) else {
                 panic!("{sizes:?}");

@@ -2,8 +2,6 @@
 
 use wgrad_graph::{Caps, DType, Graph, Loc, NodeId, Step, Val};
 
-use super::kernel::{is_word, packed};
-
 /// What a lowering knows besides the group.
 #[derive(Copy, Clone)]
 pub(super) struct Cx<'a> {
@@ -47,4 +45,14 @@ pub(super) fn part(dtype: DType, at: &str) -> (String, String, &'static str) {
 /// A value as the lower bits of a u32.
 pub(super) fn bits(dtype: DType, value: &str) -> String {
     if dtype == DType::Bool { format!("select(0u, 1u, {value})") } else { value.to_owned() }
+}
+
+/// Whether several elements share a word.
+pub(super) fn packed(dtype: DType) -> bool {
+    dtype.bytes() < 4
+}
+
+/// Whether an element is a word.
+pub(super) fn is_word(dtype: DType) -> bool {
+    dtype.bytes() == 4
 }

@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use wgrad_graph::{DType, Group, Op, Out, Result, bail};
+use wgrad_graph::{DType, Fast, Group, Op, Out, Result, bail};
 
-pub(super) use super::cx::Cx;
+pub(super) use super::cx::{Cx, is_word, packed};
 use super::cx::{bits, part};
 use super::template;
 use crate::choose;
@@ -64,6 +64,9 @@ pub(super) struct Kernel<'a> {
     parts: usize,
     /// Whether it multiplies cooperative matrices.
     pub(super) cooperative: bool,
+    /// Whether loads stay where they stand between barriers: every binding is `read_write` then. What cannot
+    /// change, drivers load as late as they can, and a tile that is to be on its way meanwhile is waited for.
+    pub(super) ordered: bool,
     tokens: HashMap<String, String>,
 }
 
@@ -96,16 +99,6 @@ fn word_type(dtype: DType) -> &'static str {
     }
 }
 
-/// Whether several elements share a word.
-pub(super) fn packed(dtype: DType) -> bool {
-    dtype.bytes() < 4
-}
-
-/// Whether an element is a word.
-pub(super) fn is_word(dtype: DType) -> bool {
-    dtype.bytes() == 4
-}
-
 /// `text` of type `from` as the word type `to`, by its bits.
 pub(super) fn recast(text: &str, from: &str, to: &str) -> String {
     if from == to { text.to_owned() } else { format!("bitcast<{to}>({text})") }
@@ -120,6 +113,7 @@ impl<'a> Kernel<'a> {
             dynamic: Vec::new(),
             parts: 0,
             cooperative: false,
+            ordered: false,
             tokens: HashMap::new(),
         }
     }
@@ -560,14 +554,21 @@ impl<'a> Kernel<'a> {
         declare.push_str(extra);
         let mut all = vec![("declare", declare.as_str())];
         all.extend_from_slice(regions);
-        let body = template::fill(file, &all);
+        let mut body = template::fill(file, &all);
+        if caps.allows(Fast::PackedHalves) {
+            body = template::packed(&body);
+        }
         let is_native = |b| matches!(self.declared(b), Declared::Word(NATIVE) | Declared::Quad(NATIVE));
         let enable = if (0..self.used.len()).any(is_native) { ENABLE } else { "" };
         let matrices = if self.cooperative { ENABLE_MATRICES } else { "" };
         let source =
             format!("{matrices}{enable}{}{}", template::prelude(&body), self.name_words(&body, params));
-        let bindings: Vec<Binding> =
-            self.used.iter().map(|u| Binding { what: u.what, written: u.written, bytes: u.bytes }).collect();
+        let ordered = self.ordered;
+        let bindings: Vec<Binding> = self
+            .used
+            .iter()
+            .map(|u| Binding { what: u.what, written: u.written || ordered, bytes: u.bytes })
+            .collect();
         let cost_bytes = bindings.iter().map(|b| b.bytes as u64).sum();
         let words = self.fixed.into_iter().chain(self.dynamic).collect();
         Ok(Launch { source, bindings, words, params, parts: Vec::new(), grid, cost_bytes, cost_flops })

@@ -5,6 +5,7 @@ mod address;
 mod direct;
 mod split;
 mod staging;
+mod stream;
 mod units;
 
 use std::fmt::Write as _;
@@ -63,6 +64,9 @@ pub(super) fn lower_by(cx: Cx<'_>, by: Option<Product>) -> Result<Lowered> {
         Product::Tile(tile) => product.launches(tile.splits, tile.bm, |p| product.tiled(tile, p, None)),
         Product::Units(units) => product.launches(units.splits, units.bm, |p| product.on_units(units, p)),
         Product::Split(units, plain) => split::launches(&product, units, plain),
+        Product::Stream(stream) => {
+            product.launches(stream.splits, stream.rows, |p| product.streamed(stream, p))
+        }
         Product::Direct(direct) => {
             product.launches(direct.splits, direct.rows, |p| product.direct(direct, p))
         }
@@ -177,6 +181,7 @@ impl Tiles<'_> {
             // What ends a product has no use for f16.
             halves: !shared && self.sides.iter().all(|side| side.dtype == DType::F16),
             floats: self.sides.iter().all(|side| side.dtype == DType::F32),
+            narrow: self.sides[1].dtype.is_half(),
             vectors: [0, 1].map(|i| self.sides[i].vector),
             columns: !self.sides[1].along_k,
             factor_bytes: self.sides.iter().map(bytes).sum(),

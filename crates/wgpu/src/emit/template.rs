@@ -94,6 +94,14 @@ pub(super) fn prelude(text: &str) -> String {
     functions().iter().filter(|f| wanted.contains(&f.name)).map(|f| f.text.as_str()).collect()
 }
 
+/// `text` with the driver's own conversions of halves.
+pub(super) fn packed(text: &str) -> String {
+    let names = ["wg_to_f16", "wg_from_f16", "wg_from_f16_quad"];
+    names
+        .iter()
+        .fold(text.to_owned(), |text, name| text.replace(&format!("{name}("), &format!("{name}_packed(")))
+}
+
 /// `text` with each whole word replaced by what `by` gives for it.
 pub(super) fn substitute(text: &str, by: impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::with_capacity(text.len() + 16);

@@ -94,8 +94,11 @@ pub(super) fn validate(text: &str) {
     let shared = if text.contains("subgroup") { Capabilities::SUBGROUP } else { Capabilities::empty() };
     let words = if native { Capabilities::SHADER_INT16 } else { Capabilities::empty() };
     let units = Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX;
-    let caps =
-        Capabilities::IMMEDIATES | words | shared | if matrices { units } else { Capabilities::empty() };
+    let caps = Capabilities::IMMEDIATES
+        | Capabilities::SHADER_FLOAT16_IN_FLOAT32
+        | words
+        | shared
+        | if matrices { units } else { Capabilities::empty() };
     let mut options = naga::front::wgsl::Options::new();
     options.capabilities = caps;
     let module = match naga::front::wgsl::Frontend::new_with_options(options).parse(text) {

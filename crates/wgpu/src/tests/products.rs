@@ -4,7 +4,7 @@ use wgrad_graph::{Backend, Caps, DType, Fast};
 
 use super::on_every_adapter;
 use crate::Gpu;
-use crate::choose::{Direct, Product, Tile};
+use crate::choose::{Direct, Product, Stream, Tile};
 use crate::matrices::{Trial, fault};
 
 fn kernels(caps: &Caps) -> Vec<Product> {
@@ -19,6 +19,10 @@ fn kernels(caps: &Caps) -> Vec<Product> {
         all.extend(direct(16, 2, caps.subgroup));
     }
     if caps.max_invocations >= 256 {
+        let stream = |rows, quads| {
+            [1, 3].map(|splits| Product::Stream(Stream { rows, quads, slices: 256 / quads, splits }))
+        };
+        all.extend([stream(1, 8), stream(3, 4)].concat());
         all.extend(tile(64, 64, 16, 8, 4));
         all.extend(tile(32, 32, 32, 4, 4));
         all.extend(tile(16, 128, 32, 4, 4));

@@ -16,6 +16,8 @@ use crate::launch::Launch;
 const LANES: u32 = 32;
 /// Rows and columns of a matrix that a unit multiplies.
 const EDGE: u32 = 16;
+/// Matrices side by side in the workgroup memory through which results pass.
+const STRIP: u32 = 1;
 
 /// How a workgroup moves one side's tile from storage to registers to workgroup memory: as it lies in
 /// storage, four neighbours a unit, invocation `lane` units `lane + i * wg`. Rows are padded by 8 halves, so
@@ -176,6 +178,7 @@ impl Tiles<'_> {
         let wg = warps(&units) * LANES;
         let mut k = Kernel::new(self.cx);
         k.cooperative = true;
+        k.ordered = !split;
         let wide = self.note(&mut k, splits, !split);
         let marks = split::Marks::new(self, [bm, bn], splits);
         if split {
@@ -248,15 +251,14 @@ impl Tiles<'_> {
             split::store(self, &mut k, &units, &rows, marks)
         } else {
             let value = |i, j| format!("c{i}_{j}");
-            strips(&units, across, &value, |at| {
+            strips(&units, STRIP, &value, |at| {
                 format!("finish(plane, row0 + {}, col0 + {}, {});\n", at.m, at.n, at.value)
             })
         };
         let finish = self.finish_text(&mut k, wide)?;
-        let strip = if split { 1 } else { across };
         let extra = format!(
-            "const WG = {wg}u;\n{shared}var<workgroup> te: array<f32, {}>;\n{}{finish}",
-            wg / LANES / rounds(&units) * EDGE * line(&units, strip),
+            "const WG = {wg}u;\n{shared}var<workgroup> te: array<vec4<f32>, {}>;\n{}{finish}",
+            wg / LANES / rounds(&units) * EDGE * line(&units, STRIP),
             if split { split::declared(&units) } else { String::new() }
         );
         let grid = self.grid([bm, bn], piece)?;
@@ -295,10 +297,10 @@ fn rounds(units: &Units) -> u32 {
     if units.split { warps(units).div_ceil(4) } else { 1 }
 }
 
-/// Words of a line of the strip in workgroup memory through which results pass.
+/// Vectors of a line of the strip in workgroup memory through which results pass.
 fn line(units: &Units, strip: u32) -> u32 {
-    // Several matrices side by side are padded by 4 words against bank conflicts; split numbers leave no room.
-    strip * EDGE + if units.split { 0 } else { 4 }
+    // Padded against bank conflicts; split numbers leave no room.
+    strip * EDGE / 4 + if units.split { 0 } else { 1 }
 }
 
 /// Four results in workgroup memory.
@@ -338,7 +340,7 @@ pub(super) fn strips(
                     let _ = writeln!(
                         out,
                         "let e{j} = ebase + {}u;\ncoopStoreT({name}, &te[e{j}], {line}u);",
-                        j * EDGE
+                        j * EDGE / 4
                     );
                 }
                 let results = Results {
@@ -346,15 +348,13 @@ pub(super) fn strips(
                     n: format!("wc + {}u + (eq % {quads}u) * 4u", first * EDGE),
                     value: "four",
                 };
-                let lanes: Vec<String> = (0..4).map(|q| format!("te[eat + {q}u]")).collect();
                 let _ = writeln!(
                     out,
                     "}}\nworkgroupBarrier();\n{mine}{{\nfor (var r = 0u; r < {}u; r += 1u) {{\n\
                      let eq = elane + r * {LANES}u;\n\
-                     let eat = ebase + (eq / {quads}u) * {line}u + (eq % {quads}u) * 4u;\n\
-                     let four = vec4<f32>({});\n{}}}\n}}\nworkgroupBarrier();",
+                     let four = te[ebase + (eq / {quads}u) * {line}u + eq % {quads}u];\n\
+                     {}}}\n}}\nworkgroupBarrier();",
                     EDGE * quads / LANES,
-                    lanes.join(", "),
                     each(&results)
                 );
             }

@@ -4,7 +4,7 @@
 use wgrad_graph::{Binary, Perm, Unary};
 
 use super::*;
-use crate::choose::{self, Direct, Product, Tile};
+use crate::choose::{self, Direct, Product, Stream, Tile};
 use crate::emit::multiply;
 
 fn turned(s: &mut Sketch, x: Val, rank: usize) -> Val {
@@ -143,6 +143,10 @@ fn every_plain_kernel_in_every_layout() {
                         for (rows, vectors, lanes) in [(4, 1, 1), (8, 2, 4), (16, 1, 8), (16, 2, 8)] {
                             let direct = Direct { rows, vectors, splits, lanes };
                             product(&s, &caps, Product::Direct(direct));
+                        }
+                        for (rows, quads) in [(1, 8), (4, 4)] {
+                            let stream = Stream { rows, quads, slices: 256 / quads, splits };
+                            product(&s, &caps, Product::Stream(stream));
                         }
                     }
                     product(&s, &caps, Product::Dot);
