@@ -13,6 +13,9 @@ pub(crate) const CHUNK: usize = 1024;
 /// Lanes of a chunk; reductions of at most so many elements run in plain order.
 pub(crate) const LANES: usize = 32;
 
+/// Rows that [`stack`] takes.
+pub(crate) const STACK: usize = 8;
+
 /// Lanes of a reduction of `r` elements.
 pub(crate) fn lanes(r: usize) -> usize {
     if r <= LANES { 1 } else { LANES }
@@ -105,6 +108,8 @@ pub(crate) fn wide(kind: Reduce, dtype: DType) -> DType {
 enum Job<'a, A, T> {
     /// `acc[i] = op(acc[i], x[i])`, `x` wrapping around `acc` from position `phase` on.
     Wrap { acc: &'a mut [A], x: &'a [T], phase: usize },
+    /// `acc[i] = op(.. op(acc[i], rows[0][i]) .., rows[7][i])`
+    Stack { acc: &'a mut [A], rows: [&'a [T]; STACK] },
     /// Each of `y` is the fold of a row of `r` elements of `x`.
     Rows { x: &'a [T], r: usize, y: &'a mut [T] },
     /// Folds rows of `y.len()` elements by halves into `y`.
@@ -142,6 +147,16 @@ fn go<A: Wide<T>, T: Num>(job: Job<'_, A, T>, identity: A, f: impl Fn(A, A) -> A
             let (first, rest) = x.split_at(x.len().min(acc.len() - phase));
             each(&mut acc[phase..], first, f);
             rest.chunks(acc.len()).for_each(|x| each(acc, x, f));
+        }
+        Job::Stack { acc, rows } => {
+            let rows = rows.map(|row| &row[..acc.len()]);
+            for (i, acc) in acc.iter_mut().enumerate() {
+                let mut a = *acc;
+                for row in rows {
+                    a = f(a, A::widen(row[i]));
+                }
+                *acc = a;
+            }
         }
         Job::Rows { x, r, y } => {
             for (y, x) in y.iter_mut().zip(x.chunks_exact(r)) {
@@ -241,6 +256,14 @@ pub(crate) fn wrap(kind: Reduce, dtype: DType, acc: &mut [u8], x: &[u8], phase: 
         dispatch::<A, T>(kind, Job::Wrap { acc: cast_slice_mut(acc), x: cast_slice(x), phase });
     }
     typed!(kind, dtype, run(kind, acc, x, phase));
+}
+
+/// `acc[i] = op(.. op(acc[i], rows[0][i]) .., rows[7][i])`
+pub(crate) fn stack(kind: Reduce, dtype: DType, acc: &mut [u8], rows: [&[u8]; STACK]) {
+    fn run<A: Wide<T>, T: Num>(kind: Reduce, acc: &mut [u8], rows: [&[u8]; STACK]) {
+        dispatch::<A, T>(kind, Job::Stack { acc: cast_slice_mut(acc), rows: rows.map(cast_slice) });
+    }
+    typed!(kind, dtype, run(kind, acc, rows));
 }
 
 /// Each of `y` is the whole reduction of a row of `r` (1 to [`CHUNK`]) elements.

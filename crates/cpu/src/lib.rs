@@ -10,6 +10,7 @@ mod fold;
 mod gather;
 mod gemm;
 mod kernels;
+mod lookup;
 mod machine;
 mod math;
 mod matmul;

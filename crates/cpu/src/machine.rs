@@ -9,7 +9,8 @@ use wgrad_graph::DType;
 
 use crate::access::{Access, Class};
 use crate::kernels::{self, Same};
-use crate::memory::Block;
+use crate::lookup::{self, Table};
+use crate::memory::{ALIGN, Block};
 use crate::program::{BLOCK, Code, InstrId, Place, Program};
 
 /// A value that a program reads.
@@ -98,6 +99,10 @@ impl Drop for Machine<'_, '_> {
     }
 }
 
+/// Positions whose memory is touched at once, and instructions from which that pays.
+const AHEAD: usize = 8 * BLOCK;
+const AHEAD_INSTRS: usize = 4;
+
 /// Runs `program` over `range`.
 pub(crate) fn run(program: &Program, env: Env<'_>, range: Range<usize>, chunks: &mut [Chunk<'_>]) {
     if range.is_empty() {
@@ -105,12 +110,22 @@ pub(crate) fn run(program: &Program, env: Env<'_>, range: Range<usize>, chunks: 
     }
     let mut machine = Machine::new(program, env, chunks);
     machine.fill_uniforms(range.len().min(BLOCK));
+    let ahead = program.instrs.len() >= AHEAD_INSTRS && range.len() > AHEAD;
     let mut n = range.start;
     while n < range.end {
         let len = BLOCK.min(range.end - n);
+        if ahead && (n - range.start).is_multiple_of(AHEAD) {
+            machine.touch(n, AHEAD.min(range.end - n));
+        }
         machine.block(n, len);
         n += len;
     }
+}
+
+fn touch(bytes: &[u8], first: i64, len: usize, size: usize) {
+    let from = first as usize * size;
+    let lines = bytes.get(from..from + len * size).unwrap_or_default().chunks(ALIGN);
+    std::hint::black_box(lines.fold(0, |all, line| all ^ line[0]));
 }
 
 /// Whether all that the program reads of store `k`'s memory is read before the store's own block is made.
@@ -166,6 +181,38 @@ impl<'m, 'c> Machine<'m, 'c> {
     /// The block of root `i`.
     pub(crate) fn root(&self, i: usize, len: usize) -> &[u8] {
         self.get(self.program.roots[i], len)
+    }
+
+    /// The elements from those positions on, where the program does nothing but read them as they lie.
+    pub(crate) fn plain<const N: usize>(&self, from: [usize; N], len: usize) -> Option<[&'m [u8]; N]> {
+        let [instr] = &self.program.instrs[..] else { return None };
+        let Code::Load { operand, access } = &instr.code else { return None };
+        let Operand::Bytes { bytes, .. } = self.env.operands[*operand] else { return None };
+        let mut found = [bytes; N];
+        for (found, n) in found.iter_mut().zip(from) {
+            let start = self.borrowed(*operand, access, n, len)? * instr.dtype.bytes();
+            *found = &bytes[start..start + len * instr.dtype.bytes()];
+        }
+        Some(found)
+    }
+
+    /// Reads a byte of each cache line that the positions `n..n + len` read and write in order: the next blocks
+    /// then find in the cache what each of several streams would wait for.
+    pub(crate) fn touch(&self, n: usize, len: usize) {
+        for instr in &self.program.instrs {
+            if let Code::Load { operand, access } = &instr.code
+                && access.class == Class::Flat
+                && let Operand::Bytes { bytes, base } = self.env.operands[*operand]
+            {
+                touch(bytes, n as i64 + self.offset(access) - base, len, instr.dtype.bytes());
+            }
+        }
+        for (target, chunk) in self.program.targets.iter().zip(&*self.chunks) {
+            if target.flat {
+                let size = self.program.instrs[target.from].dtype.bytes();
+                touch(chunk.bytes, n as i64 + self.offset(&target.access) - chunk.base, len, size);
+            }
+        }
     }
 
     pub(crate) fn fill_uniforms(&mut self, len: usize) {
@@ -404,25 +451,13 @@ impl<'m, 'c> Machine<'m, 'c> {
         access.walk(self.env.scalars, n, len, &mut |pos, element, stride, count| {
             let out = &mut out[pos * size..(pos + count) * size];
             let Some(element) = element else { return out.fill(0) };
-            let mut j = 0;
-            while j < count {
-                // Rows of a table: one index for a run of elements.
-                let at = integer(index, index_dtype, pos + j);
-                let same = match stride {
-                    1 => {
-                        1 + (j + 1..count).take_while(|j| integer(index, index_dtype, pos + j) == at).count()
-                    }
-                    _ => 1,
-                };
-                let to = &mut out[j * size..(j + same) * size];
-                if (0..limit as i64).contains(&at) {
-                    let e = (element + j as i64 * stride + at * along - base) as usize * size;
-                    to.copy_from_slice(&from[e..e + to.len()]);
-                } else {
-                    to.fill(0);
-                    self.env.flag.raise(n + pos + j, at, limit);
-                }
-                j += same;
+            let from = Table { size, bytes: from, first: element - base, stride, along, limit };
+            let same = match &self.program.instrs[at].code {
+                Code::Load { access, .. } => access.still(n + pos) >= count,
+                _ => false,
+            };
+            if let Some((j, at)) = lookup::look_up(from, index_dtype, index, pos, same, out) {
+                self.env.flag.raise(n + pos + j, at, limit);
             }
         });
     }

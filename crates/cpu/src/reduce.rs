@@ -236,9 +236,15 @@ impl Reduction {
         let lanes = fold::lanes(r);
         self.clear(state, accs, lanes, to, width);
         let start = (p * r + first) * self.width;
-        let mut take = |n: usize, len: usize, row: usize, phase: usize| {
+        let take = |machine: &mut Machine<'_, '_>,
+                    state: &mut [Block],
+                    accs: &mut [Acc<'_>],
+                    n: usize,
+                    len: usize,
+                    row: usize,
+                    phase: usize| {
             machine.block(start + n, len);
-            for (i, ((kind, dtype), acc)) in self.accs.iter().zip(&mut *accs).enumerate() {
+            for (i, ((kind, dtype), acc)) in self.accs.iter().zip(accs).enumerate() {
                 let x = machine.root(i, len);
                 match *kind {
                     AccKind::Reduce(kind) => {
@@ -254,19 +260,32 @@ impl Reduction {
         let by_rows = self.accs.iter().any(|(kind, _)| matches!(kind, AccKind::Arg { .. }));
         if by_rows {
             for row in 0..count {
-                take(row * self.width + from, width, row, row % lanes * width);
+                take(machine, state, accs, row * self.width + from, width, row, row % lanes * width);
             }
         } else if self.width >= WIDE {
             // Lane by lane, so that one row of accumulators stays in the first cache.
             for lane in 0..lanes {
-                for row in (lane..count).step_by(lanes) {
-                    take(row * self.width + from, width, row, lane * width);
+                let mut row = lane;
+                // Rows that are read as they lie meet several at a time.
+                if let [(AccKind::Reduce(kind), dtype)] = self.accs[..] {
+                    let size = width * fold::wide(kind, dtype).bytes();
+                    let acc = &mut state[0].bytes_mut()[lane * size..(lane + 1) * size];
+                    let at = |row: usize, j: usize| start + (row + j * lanes) * self.width + from;
+                    while row + (fold::STACK - 1) * lanes < count
+                        && let Some(rows) = machine.plain(std::array::from_fn(|j| at(row, j)), width)
+                    {
+                        fold::stack(kind, dtype, acc, rows);
+                        row += fold::STACK * lanes;
+                    }
+                }
+                for row in (row..count).step_by(lanes) {
+                    take(machine, state, accs, row * self.width + from, width, row, lane * width);
                 }
             }
         } else {
             let len = count * width;
             for n in (0..len).step_by(BLOCK) {
-                take(n, BLOCK.min(len - n), 0, n % (lanes * width));
+                take(machine, state, accs, n, BLOCK.min(len - n), 0, n % (lanes * width));
             }
         }
         self.finish(state, accs, lanes, to, width);

@@ -4,7 +4,8 @@
 use rayon::prelude::*;
 use wgrad_graph::{DType, Group, Kind, Reduce};
 
-use crate::access::Access;
+use crate::access::{Access, Class};
+use crate::lookup::Wide;
 use crate::machine::{Flag, Operand, integer};
 use crate::tail;
 
@@ -160,6 +161,17 @@ impl Scatter {
     /// Combines what falls into `out`.
     fn part<T: Join>(&self, from: &From<'_, T>, out: &mut [T], join: impl Fn(T, T) -> T + Copy) {
         let From { at, src, scalars, flag, first } = *from;
+        if self.columns == 1
+            && let (Class::Flat, Class::Flat) = (self.at.1.class, self.src.1.class)
+        {
+            let positions = (self.at.1.start(scalars) as usize, self.src.1.start(scalars) as usize);
+            return match self.at_dtype {
+                DType::I32 => self.single::<T, i32>(from, positions, out, join),
+                DType::U32 => self.single::<T, u32>(from, positions, out, join),
+                DType::I64 => self.single::<T, i64>(from, positions, out, join),
+                _ => self.single::<T, u8>(from, positions, out, join),
+            };
+        }
         let end = first + out.len() as i64;
         for i in 0..self.count {
             let n = i * self.columns;
@@ -206,6 +218,30 @@ impl Scatter {
                     });
                 });
             });
+        }
+    }
+
+    /// Single values one after the other, from those places of `at` and of the values on.
+    fn single<T: Join, I: bytemuck::Pod + Into<Wide>>(
+        &self,
+        from: &From<'_, T>,
+        (at, value): (usize, usize),
+        out: &mut [T],
+        join: impl Fn(T, T) -> T + Copy,
+    ) {
+        let at = &bytemuck::cast_slice::<_, I>(from.at)[at..at + self.count];
+        let src = &from.src[value..value + self.count];
+        let Some(first) = self.to.element(0, from.scalars).map(|to| to - from.first) else { return };
+        for (i, (at, x)) in at.iter().zip(src).enumerate() {
+            let Wide(v) = (*at).into();
+            if (v as u64) < self.size as u64 {
+                // Below 0 is far past the end as well.
+                if let Some(y) = out.get_mut((first + v * self.stride) as usize) {
+                    *y = join(*y, *x);
+                }
+            } else if let Some(flag) = from.flag {
+                flag.raise(i, v, self.size);
+            }
         }
     }
 }
