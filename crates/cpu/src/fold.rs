@@ -126,22 +126,22 @@ impl<A: Wide<T>, T: Num> pulp::WithSimd for Loop<'_, A, T> {
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
         match self.kind {
-            Reduce::Sum => go(self.job, A::identity(self.kind), A::add),
-            Reduce::Prod => go(self.job, A::identity(self.kind), A::mul),
-            Reduce::Max => go(self.job, A::identity(self.kind), A::greater),
-            Reduce::Min => go(self.job, A::identity(self.kind), A::smaller),
+            Reduce::Sum => go(self.job, false, A::identity(self.kind), A::add),
+            Reduce::Prod => go(self.job, false, A::identity(self.kind), A::mul),
+            Reduce::Max => go(self.job, true, A::identity(self.kind), A::greater),
+            Reduce::Min => go(self.job, true, A::identity(self.kind), A::smaller),
         }
     }
 }
 
 #[inline(always)]
-fn go<A: Wide<T>, T: Num>(job: Job<'_, A, T>, identity: A, f: impl Fn(A, A) -> A + Copy) {
+fn go<A: Wide<T>, T: Num>(job: Job<'_, A, T>, free: bool, identity: A, f: impl Fn(A, A) -> A + Copy) {
     match job {
         Job::Wrap { acc, x, phase } => {
             if phase == 0
                 && let Ok(lanes) = <&mut [A; LANES]>::try_from(&mut *acc)
             {
-                lanewise(lanes, x, f);
+                lanewise(lanes, x, free, f);
                 return;
             }
             let (first, rest) = x.split_at(x.len().min(acc.len() - phase));
@@ -164,7 +164,7 @@ fn go<A: Wide<T>, T: Num>(job: Job<'_, A, T>, identity: A, f: impl Fn(A, A) -> A
                     x.iter().fold(identity, |y, x| f(y, A::widen(*x))).narrow()
                 } else {
                     let mut lanes = [identity; LANES];
-                    lanewise(&mut lanes, x, f);
+                    lanewise(&mut lanes, x, free, f);
                     halve(&mut lanes, 1, f);
                     lanes[0].narrow()
                 };
@@ -185,8 +185,9 @@ fn each<A: Wide<T>, T: Num>(acc: &mut [A], x: &[T], f: impl Fn(A, A) -> A) {
 /// Rows of lanes that are folded in one turn of the loop.
 const AT_ONCE: usize = 8;
 
+/// `free`: whether `f` may be grouped in any way, to the bit.
 #[inline(always)]
-fn lanewise<A: Wide<T>, T: Num>(acc: &mut [A; LANES], x: &[T], f: impl Fn(A, A) -> A) {
+fn lanewise<A: Wide<T>, T: Num>(acc: &mut [A; LANES], x: &[T], free: bool, f: impl Fn(A, A) -> A + Copy) {
     // A length that the compiler does not know keeps the loop over lanes a loop, which becomes vector code;
     // unrolled, it would be taken apart into one number after the other.
     let n = std::hint::black_box(LANES).min(LANES);
@@ -195,8 +196,14 @@ fn lanewise<A: Wide<T>, T: Num>(acc: &mut [A; LANES], x: &[T], f: impl Fn(A, A) 
     for r in eights {
         for l in 0..n {
             let mut a = acc[l];
-            for row in r {
-                a = f(a, A::widen(row[l]));
+            if free {
+                // No operation waits for the one before; which of equals is kept does not change.
+                let pair = |i: usize| f(A::widen(r[i][l]), A::widen(r[i + 1][l]));
+                a = f(a, f(f(pair(0), pair(2)), f(pair(4), pair(6))));
+            } else {
+                for row in r {
+                    a = f(a, A::widen(row[l]));
+                }
             }
             acc[l] = a;
         }

@@ -69,9 +69,20 @@ enum At {
     Output(usize, usize),
 }
 
+/// What a machine works in.
+#[derive(Default)]
+struct Bench {
+    slots: Vec<Block>,
+    at: Vec<At>,
+    /// Which blocks are one number throughout.
+    same: Vec<bool>,
+    /// Elements of the program's tables in the block now evaluated.
+    tables: Vec<Vec<i32>>,
+}
+
 thread_local! {
-    /// Registers of this thread, kept between runs.
-    static REGISTERS: RefCell<Vec<Block>> = const { RefCell::new(Vec::new()) };
+    /// The registers of this thread, kept between runs.
+    static REGISTERS: RefCell<Bench> = RefCell::default();
 }
 
 /// A program at work on one range.
@@ -79,12 +90,7 @@ pub(crate) struct Machine<'m, 'c> {
     program: &'m Program,
     env: Env<'m>,
     chunks: &'m mut [Chunk<'c>],
-    slots: Vec<Block>,
-    at: Vec<At>,
-    /// Which blocks are one number throughout.
-    same: Vec<bool>,
-    /// Elements of the program's tables in the block now evaluated.
-    tables: Vec<Vec<i32>>,
+    own: Bench,
     /// For each store, whether its block may be computed where it goes: nothing reads there later.
     direct: SmallVec<[bool; 4]>,
 }
@@ -92,8 +98,8 @@ pub(crate) struct Machine<'m, 'c> {
 impl Drop for Machine<'_, '_> {
     fn drop(&mut self) {
         REGISTERS.with_borrow_mut(|kept| {
-            if kept.len() < self.slots.len() {
-                *kept = std::mem::take(&mut self.slots);
+            if kept.slots.len() < self.own.slots.len() {
+                *kept = std::mem::take(&mut self.own);
             }
         });
     }
@@ -103,22 +109,49 @@ impl Drop for Machine<'_, '_> {
 const AHEAD: usize = 8 * BLOCK;
 const AHEAD_INSTRS: usize = 4;
 
-/// Runs `program` over `range`.
+/// Runs `program` over `range`, of which much is in the cache.
 pub(crate) fn run(program: &Program, env: Env<'_>, range: Range<usize>, chunks: &mut [Chunk<'_>]) {
+    blocks(program, env, range, chunks, false);
+}
+
+/// Runs `program` over `range` of operands that come from memory.
+pub(crate) fn run_streams(program: &Program, env: Env<'_>, range: Range<usize>, chunks: &mut [Chunk<'_>]) {
+    let pays = program.instrs.len() >= AHEAD_INSTRS && range.len() > AHEAD;
+    blocks(program, env, range, chunks, pays);
+}
+
+fn blocks(program: &Program, env: Env<'_>, range: Range<usize>, chunks: &mut [Chunk<'_>], touched: bool) {
     if range.is_empty() {
         return;
     }
     let mut machine = Machine::new(program, env, chunks);
     machine.fill_uniforms(range.len().min(BLOCK));
-    let ahead = program.instrs.len() >= AHEAD_INSTRS && range.len() > AHEAD;
     let mut n = range.start;
     while n < range.end {
         let len = BLOCK.min(range.end - n);
-        if ahead && (n - range.start).is_multiple_of(AHEAD) {
-            machine.touch(n, AHEAD.min(range.end - n));
+        if touched && (n - range.start).is_multiple_of(AHEAD) {
+            ahead(program, env, n..(n + AHEAD).min(range.end), machine.chunks);
         }
         machine.block(n, len);
         n += len;
+    }
+}
+
+/// Reads a byte of each cache line that the positions of `range` read and write in order: the blocks then find in
+/// the cache what each of several streams would wait for.
+fn ahead(program: &Program, env: Env<'_>, range: Range<usize>, chunks: &[Chunk<'_>]) {
+    let (n, len) = (range.start as i64, range.len());
+    for instr in &program.instrs {
+        if let Code::Load { operand, access } = &instr.code
+            && access.class == Class::Flat
+            && let Some(Operand::Bytes { bytes, base }) = env.operands.get(*operand)
+        {
+            touch(bytes, n + access.start(env.scalars) - base, len, instr.dtype.bytes());
+        }
+    }
+    for (target, chunk) in program.targets.iter().zip(chunks).filter(|(target, _)| target.flat) {
+        let size = program.instrs[target.from].dtype.bytes();
+        touch(chunk.bytes, n + target.access.start(env.scalars) - chunk.base, len, size);
     }
 }
 
@@ -142,34 +175,30 @@ fn is_direct(program: &Program, env: Env<'_>, k: usize) -> bool {
 
 impl<'m, 'c> Machine<'m, 'c> {
     pub(crate) fn new(program: &'m Program, env: Env<'m>, chunks: &'m mut [Chunk<'c>]) -> Self {
-        let mut slots = REGISTERS.take();
+        let mut own = REGISTERS.take();
         for i in 0..program.slots {
-            match slots.get_mut(i) {
+            match own.slots.get_mut(i) {
                 Some(slot) if slot.bytes().len() >= program.slot_bytes => {}
                 Some(slot) => *slot = Block::new(program.slot_bytes),
-                None => slots.push(Block::new(program.slot_bytes)),
+                None => own.slots.push(Block::new(program.slot_bytes)),
             }
         }
         let in_place = env.operands.iter().any(|o| matches!(o, Operand::Output(_)));
         let direct = (0..program.targets.len()).map(|k| !in_place || is_direct(program, env, k)).collect();
         let count = program.instrs.len();
-        Machine {
-            program,
-            env,
-            chunks,
-            slots,
-            at: vec![At::Slot(0); count],
-            same: vec![false; count],
-            tables: vec![Vec::new(); program.tables.len()],
-            direct,
-        }
+        own.at.clear();
+        own.at.resize(count, At::Slot(0));
+        own.same.clear();
+        own.same.resize(count, false);
+        own.tables.resize_with(program.tables.len(), Vec::new);
+        Machine { program, env, chunks, own, direct }
     }
 
     /// The block of instruction `id`, `len` elements.
     pub(crate) fn get(&self, id: InstrId, len: usize) -> &[u8] {
         let bytes = len * self.program.instrs[id].dtype.bytes();
-        match self.at[id] {
-            At::Slot(slot) => &self.slots[slot].bytes()[..bytes],
+        match self.own.at[id] {
+            At::Slot(slot) => &self.own.slots[slot].bytes()[..bytes],
             At::Output(k, start) => &self.chunks[k].bytes[start..start + bytes],
             At::Operand(operand, start) => match self.env.operands[operand] {
                 Operand::Bytes { bytes: from, .. } => &from[start..start + bytes],
@@ -196,30 +225,12 @@ impl<'m, 'c> Machine<'m, 'c> {
         Some(found)
     }
 
-    /// Reads a byte of each cache line that the positions `n..n + len` read and write in order: the next blocks
-    /// then find in the cache what each of several streams would wait for.
-    pub(crate) fn touch(&self, n: usize, len: usize) {
-        for instr in &self.program.instrs {
-            if let Code::Load { operand, access } = &instr.code
-                && access.class == Class::Flat
-                && let Operand::Bytes { bytes, base } = self.env.operands[*operand]
-            {
-                touch(bytes, n as i64 + self.offset(access) - base, len, instr.dtype.bytes());
-            }
-        }
-        for (target, chunk) in self.program.targets.iter().zip(&*self.chunks) {
-            if target.flat {
-                let size = self.program.instrs[target.from].dtype.bytes();
-                touch(chunk.bytes, n as i64 + self.offset(&target.access) - chunk.base, len, size);
-            }
-        }
-    }
-
     pub(crate) fn fill_uniforms(&mut self, len: usize) {
         for id in 0..self.program.instrs.len() {
             if let Place::Uniform(slot) = self.program.instrs[id].place {
+                let len = if self.program.instrs[id].thin { 1 } else { len };
                 self.compute(id, 0, len, At::Slot(slot));
-                self.same[id] = true;
+                self.own.same[id] = true;
             }
         }
     }
@@ -227,7 +238,7 @@ impl<'m, 'c> Machine<'m, 'c> {
     /// Evaluates the positions `n..n + len` and writes what is stored.
     pub(crate) fn block(&mut self, n: usize, len: usize) {
         let program = self.program;
-        for (digits, table) in program.tables.iter().zip(&mut self.tables) {
+        for (digits, table) in program.tables.iter().zip(&mut self.own.tables) {
             table.resize(len, 0);
             digits.fill(n, table);
         }
@@ -280,13 +291,13 @@ impl<'m, 'c> Machine<'m, 'c> {
             && instr.last_use != usize::MAX
         {
             let element = n as i64 + self.offset(access) - self.chunks[k].base;
-            self.at[id] = At::Output(k, element as usize * instr.dtype.bytes());
+            self.own.at[id] = At::Output(k, element as usize * instr.dtype.bytes());
             return;
         }
         if let Code::Load { operand, access } = &instr.code
             && let Some(start) = self.borrowed(*operand, access, n, len)
         {
-            self.at[id] = At::Operand(*operand, start * instr.dtype.bytes());
+            self.own.at[id] = At::Operand(*operand, start * instr.dtype.bytes());
             return;
         }
         if let Code::Load { operand, access } = &instr.code
@@ -294,22 +305,22 @@ impl<'m, 'c> Machine<'m, 'c> {
             && instr.thin
             && let At::Slot(slot) = to
         {
-            self.same[id] = access.still(n) >= len;
-            if self.same[id] {
+            self.own.same[id] = access.still(n) >= len;
+            if self.own.same[id] {
                 let size = instr.dtype.bytes();
-                let mut block = std::mem::take(&mut self.slots[slot]);
+                let mut block = std::mem::take(&mut self.own.slots[slot]);
                 self.load(*operand, access, instr.dtype, n, 1, &mut block.bytes_mut()[..size]);
-                self.slots[slot] = block;
-                self.at[id] = to;
+                self.own.slots[slot] = block;
+                self.own.at[id] = to;
                 return;
             }
         }
         let bytes = len * instr.dtype.bytes();
         match to {
             At::Slot(slot) => {
-                let mut block = std::mem::take(&mut self.slots[slot]);
+                let mut block = std::mem::take(&mut self.own.slots[slot]);
                 self.eval(id, n, len, &mut block.bytes_mut()[..bytes]);
-                self.slots[slot] = block;
+                self.own.slots[slot] = block;
             }
             At::Output(k, start) => {
                 let out = std::mem::take(&mut self.chunks[k].bytes);
@@ -318,7 +329,7 @@ impl<'m, 'c> Machine<'m, 'c> {
             }
             At::Operand(..) => unreachable!("results have memory of their own"),
         }
-        self.at[id] = to;
+        self.own.at[id] = to;
     }
 
     /// The element from which a load's block can be read in place.
@@ -342,7 +353,7 @@ impl<'m, 'c> Machine<'m, 'c> {
         let dtype = instr.dtype;
         let scalars = self.env.scalars;
         if let Some(table) = instr.table {
-            let table = &self.tables[table][..len];
+            let table = &self.own.tables[table][..len];
             match &instr.code {
                 Code::Load { operand, .. } => {
                     let (from, base) = self.source(*operand);
@@ -389,7 +400,7 @@ impl<'m, 'c> Machine<'m, 'c> {
             }
             Code::Binary { op, x, w } => {
                 let dtype = program.instrs[*x].dtype;
-                let same = match (self.same[*x], self.same[*w]) {
+                let same = match (self.own.same[*x], self.own.same[*w]) {
                     (false, true) => Same::W,
                     (true, false) => Same::X,
                     (true, true) => Same::Both,
@@ -398,7 +409,7 @@ impl<'m, 'c> Machine<'m, 'c> {
                 kernels::binary(*op, dtype, same, self.get(*x, len), self.get(*w, len), out);
             }
             Code::Pair { pair, x, w, z } => {
-                let [x, w, z] = [*x, *w, *z].map(|id| (self.get(id, len), self.same[id]));
+                let [x, w, z] = [*x, *w, *z].map(|id| (self.get(id, len), self.own.same[id]));
                 kernels::pair(*pair, [x.0, w.0, z.0], [w.1, z.1], out);
             }
             Code::Select { c, x, w } => {

@@ -54,8 +54,11 @@ const USED_BYTES: usize = 1 << 20;
 
 /// Memory for a moment, on this thread: what is in it has no meaning.
 pub(crate) fn scratch(bytes: usize) -> Block {
-    let fits = |block: &Block| block.capacity() >= bytes;
-    let used = USED.with_borrow_mut(|used| used.iter().position(fits).map(|i| used.swap_remove(i)));
+    let used = USED.with_borrow_mut(|used| {
+        let fit = used.iter().enumerate().filter(|(_, block)| block.capacity() >= bytes);
+        let least = fit.min_by_key(|(_, block)| block.capacity()).map(|(i, _)| i);
+        least.map(|i| used.swap_remove(i))
+    });
     match used {
         Some(block) => Block { bytes, ..block },
         None => Block::new(bytes),

@@ -8,7 +8,7 @@ use wgrad_graph::{AccKind, DType, Expr, Group, Reduce};
 
 use crate::fold::{self, CHUNK};
 use crate::machine::{Chunk, Env, Machine};
-use crate::memory::Block;
+use crate::memory::{self, Block};
 use crate::program::{BLOCK, Program, Space};
 use crate::tail;
 
@@ -96,7 +96,7 @@ impl Reduction {
         let chunks = self.chunks();
         let partial = outer.len() * chunks;
         let mut blocks: Vec<Block> =
-            self.accs.iter().map(|acc| Block::new(partial * Self::size(acc))).collect();
+            self.accs.iter().map(|acc| memory::scratch(partial * Self::size(acc))).collect();
         let mut extremes: Vec<Vec<i64>> = self.accs.iter().map(|(k, _)| vec![0; args(*k, partial)]).collect();
         let mut accs: Vec<Acc<'_>> = blocks
             .iter_mut()
@@ -199,8 +199,16 @@ impl Reduction {
             }
             return;
         }
+        // Chunks that lie one after the other as they are need no program.
+        if let [(AccKind::Reduce(kind), dtype)] = self.accs[..]
+            && r.is_multiple_of(CHUNK)
+            && r > 0
+            && let Some([x]) = machine.plain([units.start * CHUNK], units.len() * CHUNK)
+        {
+            return fold::rows(kind, dtype, x, CHUNK, &mut accs[0].bytes[..units.len() * dtype.bytes()]);
+        }
         let mut lanes: Vec<Block> =
-            self.accs.iter().map(|acc| Block::new(fold::LANES * Self::lane(acc))).collect();
+            self.accs.iter().map(|acc| memory::scratch(fold::LANES * Self::lane(acc))).collect();
         for unit in units.clone() {
             let (o, c, to) = (unit / chunks, unit % chunks, unit - units.start);
             let (from, end) = (c * CHUNK, r.min((c + 1) * CHUNK));
@@ -218,6 +226,7 @@ impl Reduction {
             }
             self.finish(&mut lanes, accs, fold::LANES, to, 1);
         }
+        lanes.into_iter().for_each(memory::used);
     }
 
     /// Columns `from..from + width` of row `row`, which is a chunk of an outer element.

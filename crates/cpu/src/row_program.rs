@@ -278,9 +278,10 @@ impl RowProgram {
         let base = (rows.start * self.length) as i64;
         let mut accs: Vec<Block> = (0..self.accs).map(|_| Block::default()).collect();
         let mut numbers: Vec<Block> =
-            self.numbers.iter().map(|d| Block::new(rows.len() * d.bytes())).collect();
+            self.numbers.iter().map(|d| memory::scratch(rows.len() * d.bytes())).collect();
         let mut kept: Vec<Block> =
             self.kept.iter().map(|d| memory::scratch(rows.len() * self.length * d.bytes())).collect();
+        let wide = rows.start * self.length..rows.end * self.length;
         for level in &self.levels {
             self.once(env, &level.once, &rows, &accs, &mut numbers, along);
             let mut own: Vec<Block> = level.kept.iter().map(|k| std::mem::take(&mut kept[*k])).collect();
@@ -295,12 +296,15 @@ impl RowProgram {
             level.kept.iter().zip(own).for_each(|(k, block)| kept[*k] = block);
         }
         self.once(env, &self.once, &rows, &accs, &mut numbers, along);
-        let wide = rows.start * self.length..rows.end * self.length;
-        let operands = self.operands(env, &rows, &accs, &numbers, &kept, None);
-        machine::run(&self.along, Env { operands: &operands, ..env }, wide, along);
-        let operands = self.operands(env, &rows, &accs, &numbers, &kept, Some(&*along));
-        machine::run(&self.end, Env { operands: &operands, ..env }, rows, end);
-        kept.into_iter().for_each(memory::used);
+        {
+            let operands = self.operands(env, &rows, &accs, &numbers, &kept, None);
+            machine::run(&self.along, Env { operands: &operands, ..env }, wide, along);
+        }
+        {
+            let operands = self.operands(env, &rows, &accs, &numbers, &kept, Some(&*along));
+            machine::run(&self.end, Env { operands: &operands, ..env }, rows, end);
+        }
+        kept.into_iter().chain(numbers).chain(accs).for_each(memory::used);
     }
 
     /// Numbers once a row.
@@ -340,7 +344,7 @@ impl RowProgram {
         numbers: &'a [Block],
         kept: &'a [Block],
         along: Option<&'a [Chunk<'_>]>,
-    ) -> Vec<Operand<'a>> {
+    ) -> SmallVec<[Operand<'a>; 8]> {
         let read = |operand: &Operand<'a>| match (*operand, along) {
             (Operand::Output(k), Some(along)) => {
                 let chunk = &along[self.along_number(k)];
@@ -350,7 +354,7 @@ impl RowProgram {
             (other, _) => other,
         };
         let own = |base: usize| move |b: &'a Block| Operand::Bytes { bytes: b.bytes(), base: base as i64 };
-        let mut all: Vec<Operand<'a>> = env.operands.iter().map(read).collect();
+        let mut all: SmallVec<[Operand<'a>; 8]> = env.operands.iter().map(read).collect();
         all.extend(accs.iter().map(own(rows.start)));
         all.extend(numbers.iter().map(own(rows.start)));
         all.extend(kept.iter().map(own(rows.start * self.length)));

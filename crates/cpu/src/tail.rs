@@ -96,9 +96,11 @@ pub(crate) fn run(program: &Program, env: Env<'_>, outs: Vec<&mut [u8]>) {
     if parts == 1 || program.elems <= BLOCK {
         let mut chunks: SmallVec<[Chunk<'_>; 2]> =
             outs.into_iter().map(|bytes| Chunk { bytes, base: 0 }).collect();
-        machine::run(program, env, 0..program.elems, &mut chunks);
+        machine::run_streams(program, env, 0..program.elems, &mut chunks);
         return;
     }
     let parts = split(program, env.scalars, outs, cuts(program.elems, BLOCK, parts));
-    parts.into_par_iter().for_each(|(range, mut chunks)| machine::run(program, env, range, &mut chunks));
+    parts
+        .into_par_iter()
+        .for_each(|(range, mut chunks)| machine::run_streams(program, env, range, &mut chunks));
 }

@@ -5,6 +5,7 @@ mod device;
 mod random;
 mod rows;
 mod steps;
+mod streams;
 
 use std::sync::Arc;
 use std::time::Duration;
