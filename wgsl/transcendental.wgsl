@@ -107,25 +107,26 @@ fn wg_sigmoid(x: f32) -> f32 {
     return wg_keep_nan(select(t, 1.0, x >= 0.0) / (1.0 + t), x, x);
 }
 
+// Both forms at every point and a choice at the end: neighbours of a subgroup take different ones, and two
+// branches cost a GPU more than the shorter form does.
 fn wg_erf(x: f32) -> f32 {
     let a = abs(x);
     let z = x * x;
-    if (a > 0.927734375) {
-        let t = select(a, 4.0, a > 4.0);
-        let u = t * t;
-        var p = fma(-1.7285347e-5, t, 3.8319713e-4);
-        p = fma(p, u, fma(-3.8839644e-3, t, 2.4254622e-2));
-        p = fma(p, t, -0.10677788);
-        p = fma(p, t, -0.63484669);
-        p = fma(p, t, -0.12871751);
-        let y = 1.0 - exp(fma(p, t, -t));
-        return wg_keep_nan(select(y, -y, x < 0.0), x, x);
-    }
     var p = -5.9676170e-4;
     p = fma(p, z, 4.9911942e-3);
     p = fma(p, z, -2.6768135e-2);
     p = fma(p, z, 0.11281993);
     p = fma(p, z, -0.37612534);
     p = fma(p, z, 0.12837917);
-    return fma(p, x, x);
+    let near = fma(p, x, x);
+    let t = select(a, 4.0, a > 4.0);
+    let u = t * t;
+    var q = fma(-1.7285347e-5, t, 3.8319713e-4);
+    q = fma(q, u, fma(-3.8839644e-3, t, 2.4254622e-2));
+    q = fma(q, t, -0.10677788);
+    q = fma(q, t, -0.63484669);
+    q = fma(q, t, -0.12871751);
+    // Not below 0, so that the sign is set as a bit. NaN is near.
+    let far = bitcast<u32>(1.0 - exp(fma(q, t, -t))) | (bitcast<u32>(x) & 0x80000000u);
+    return bitcast<f32>(select(bitcast<u32>(near), far, a > 0.927734375));
 }
