@@ -214,7 +214,15 @@ fn positions_in_order(subject: &Subject) {
 fn scans_in_chunks(subject: &Subject) {
     let shapes: &[(&[usize], i32)] = match subject.is_slow() {
         true => &[(&[40_001], 0)],
-        false => &[(&[140_003], 0), (&[3, 50_001], 1), (&[40_000, 3], 0), (&[32_768], 0)],
+        false => &[
+            (&[140_003], 0),
+            (&[3, 50_001], 1),
+            (&[40_000, 3], 0),
+            (&[32_768], 0),
+            (&[140_012], 0),
+            (&[3, 50_004], 1),
+            (&[301, 1028], 1),
+        ],
     };
     // Each of so many factors rounds, to one side where they are alike.
     agree(subject, 5e-3, |p| {

@@ -46,6 +46,8 @@ pub const MATMUL_RANGE: &str = include_str!("matmul_range.wgsl");
 pub const SCAN_LINE: &str = include_str!("scan_line.wgsl");
 /// Scans, one workgroup a line.
 pub const SCAN_TILE: &str = include_str!("scan_tile.wgsl");
+/// Scans of neighbours, one workgroup a line, four elements a lane and row.
+pub const SCAN_QUADS: &str = include_str!("scan_quads.wgsl");
 
 /// Places in order, by counting.
 pub const ARGSORT_RANK: &str = include_str!("argsort_rank.wgsl");
@@ -58,6 +60,8 @@ pub const RADIX_COUNT: &str = include_str!("radix_count.wgsl");
 pub const RADIX_SCAN: &str = include_str!("radix_scan.wgsl");
 /// Keys and values moved to where their digit puts them.
 pub const RADIX_MOVE: &str = include_str!("radix_move.wgsl");
+/// Keys and values moved to where their digit puts them, where lanes of a subgroup vote.
+pub const RADIX_RANK: &str = include_str!("radix_rank.wgsl");
 /// Digits of a chunk counted by one invocation.
 pub const RADIX_COUNT_LINE: &str = include_str!("radix_count_line.wgsl");
 /// Where each chunk's digits begin.
@@ -106,11 +110,13 @@ pub const ALL: [(&str, &str); 37] = [
     ("matmul_stream", MATMUL_STREAM),
     ("scan_line", SCAN_LINE),
     ("scan_tile", SCAN_TILE),
+    ("scan_quads", SCAN_QUADS),
     ("argsort_rank", ARGSORT_RANK),
     ("argsort_merge", ARGSORT_MERGE),
     ("radix_count", RADIX_COUNT),
     ("radix_scan", RADIX_SCAN),
     ("radix_move", RADIX_MOVE),
+    ("radix_rank", RADIX_RANK),
     ("radix_count_line", RADIX_COUNT_LINE),
     ("radix_scan_line", RADIX_SCAN_LINE),
     ("radix_move_line", RADIX_MOVE_LINE),

@@ -32,21 +32,22 @@ fn main(
     let counts = params.w4;
     //]
     // Workgroups beyond the last tile count nothing.
-    let line = slot / tiles;
-    let tile = slot - line * tiles;
+    let live = slot < lines * tiles;
+    let whole = min(slot, lines * tiles - 1u);
+    let line = whole / tiles;
+    let tile = whole - line * tiles;
     atomicStore(&found[lane], 0u);
     workgroupBarrier();
-    for (var turn = 0u; turn < EACH; turn += 1u) {
+    // Four keys are on their way at a time.
+    for (var turn = 0u; turn < EACH; turn += 4u) {
         let p = (tile * EACH + turn) * WG + lane;
-        if (line < lines && p < n) {
-            //[ key
-            let key = b0[line * n + p];
-            //]
-            atomicAdd(&found[(key >> shift) & 255u], 1u);
-        }
+        //[ keys
+        let key0 = b0[line * n + min(p, n - 1u)];
+        if (live && p < n) { atomicAdd(&found[(key0 >> shift) & 255u], 1u); }
+        //]
     }
     workgroupBarrier();
-    if (line < lines) {
+    if (live) {
         let at = counts + (line * 256u + lane) * tiles + tile;
         //[ store
         b1[at] = atomicLoad(&found[lane]);

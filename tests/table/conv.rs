@@ -97,6 +97,21 @@ fn all_two() -> Vec<Case> {
         two("depthwise", [2, 3, 6, 5], [6, 1, 3, 3], Conv { groups: 3, padding: [1, 1].into(), ..d() }),
         two("one", [2, 3, 4, 5], [4, 3, 1, 1], d()),
         two("one stride", [2, 3, 5, 5], [4, 3, 1, 1], Conv { stride: [2, 2], ..d() }),
+        // Phases of the operand's gradient apart: some without an element of the kernel, some axes without stride.
+        two("phases", [2, 16, 4, 6], [3, 16, 3, 3], Conv { stride: [2, 2], padding: [1, 1].into(), ..d() }),
+        two(
+            "phases off",
+            [1, 16, 6, 4],
+            [2, 16, 3, 5],
+            Conv { stride: [2, 2], padding: [0, 2].into(), ..d() },
+        ),
+        two("phases of one", [2, 16, 4, 4], [3, 16, 1, 1], Conv { stride: [2, 2], ..d() }),
+        two(
+            "phases in groups",
+            [1, 32, 6, 5],
+            [4, 16, 2, 2],
+            Conv { stride: [3, 1], dilation: [1, 2], padding: [1, 1].into(), groups: 2 },
+        ),
         two("whole", [3, 2, 4, 3], [5, 2, 4, 3], d()),
         two("many", [2, 3, 9, 8], [4, 3, 3, 3], Conv { padding: [1, 1].into(), ..d() }),
         two("empty", [0, 2, 4, 5], [3, 2, 3, 2], d()),

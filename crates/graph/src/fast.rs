@@ -25,6 +25,8 @@ pub enum Fast {
     SortedScatter,
     /// Few long scans cut up among workgroups.
     SplitScans,
+    /// Lanes of a subgroup that tell each other what they have: scans of neighbours, ranks of keys.
+    Subgroups,
     /// Matrix products staged through workgroup memory.
     TiledMatmul,
     /// Matrix products cut up along K among workgroups, combined by a second launch.
@@ -59,7 +61,7 @@ pub enum Fast {
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 24] = [
+    pub const ALL: [Fast; 25] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
@@ -69,6 +71,7 @@ impl Fast {
         Fast::RadixSort,
         Fast::SortedScatter,
         Fast::SplitScans,
+        Fast::Subgroups,
         Fast::TiledMatmul,
         Fast::SplitK,
         Fast::StreamedMatmul,
@@ -98,6 +101,7 @@ impl Fast {
             Fast::RadixSort => "radix_sort",
             Fast::SortedScatter => "sorted_scatter",
             Fast::SplitScans => "split_scans",
+            Fast::Subgroups => "subgroups",
             Fast::TiledMatmul => "tiled_matmul",
             Fast::SplitK => "split_k",
             Fast::StreamedMatmul => "streamed_matmul",

@@ -197,6 +197,68 @@ impl Spec {
         reshape(dw, shape(OP, &[&[out[1], from[1] / groups], &kernel[..]].concat())?)
     }
 
+    /// Whether the phases of the operand's part are products of their own: where one product of all would multiply
+    /// half as much again, by zeros in kernels that the stride does not divide and by places beyond the operand's
+    /// ends, and each phase has rows enough.
+    fn parted(&self, c: usize) -> bool {
+        let all: usize = self.axes.iter().map(Axis::phases).product();
+        let whole = self.axes.iter().all(|a| a.phases() == a.stride && a.len % a.stride == 0);
+        let (mut joint, mut exact) = (1, 1);
+        for a in &self.axes {
+            let s = a.stride;
+            joint *= a.kernel.next_multiple_of(s) * ((a.lo + a.len - 1) / s - a.lo / s + 1) * s;
+            exact *= a.kernel * a.len;
+        }
+        whole && (2..=4).contains(&all) && c >= 16 && 2 * joint >= 3 * exact
+    }
+
+    /// [`Spec::operand`] by a product for each phase, of the elements of the kernel that it sees alone; element `j`
+    /// of each lies beside those of the others.
+    #[track_caller]
+    fn operand_by_phases(&self, g: Tensor, w: Tensor) -> Result<Tensor> {
+        let (out, weight) = (g.try_out()?.shape, w.try_out()?.shape);
+        let (n, c, rank) = (out[0], weight[1], self.axes.len());
+        let mut w = self.grouped(w)?;
+        w = permute(w, &[&[0, 2, 1], &(3..3 + rank).collect::<Vec<_>>()[..]].concat())?;
+        let counts = self.each(|a| a.len / a.stride);
+        let strides = self.each(|a| a.stride);
+        let mut parts: Vec<Option<Tensor>> = Vec::new();
+        for at in 0..strides.iter().product() {
+            let (mut rest, mut own, mut widths, mut seen) = (at, w, vec![(0, 0); 2], true);
+            for (i, a) in self.axes.iter().enumerate() {
+                let (s, inner) = (a.stride, strides[i + 1..].iter().product::<usize>());
+                let place = rest / inner + a.lo;
+                rest %= inner;
+                let (first, phase) = (place / s, place % s);
+                seen &= phase < a.kernel;
+                if !seen {
+                    break;
+                }
+                own = own.try_slice_step(3 + i as i32, phase..a.kernel, s as i32)?;
+                let reach = ((a.kernel - phase).div_ceil(s) - 1) * a.dilation;
+                let before = reach as isize - first as isize;
+                widths.push((before, (counts[i] + reach) as isize - before - a.count as isize));
+            }
+            if seen {
+                let own = own.try_flip(&(3..3 + rank as i32).collect::<Vec<_>>()[..])?;
+                let y = product(g.try_pad(&widths, 0.0)?, own, &vec![1; rank], &self.each(|a| a.dilation))?;
+                parts.push(Some(y));
+            } else {
+                parts.push(None);
+            }
+        }
+        // A phase that no element of the kernel meets: stride beyond kernel.
+        let zeros = parts.iter().flatten().next().expect("the kernel has an element").try_zeros_like()?;
+        let parts: Vec<Tensor> = parts.into_iter().map(|part| part.unwrap_or(zeros)).collect();
+        let y = Tensor::try_stack(&parts, 2)?;
+        let dims: Vec<usize> =
+            std::iter::once(n * self.groups * c).chain(strides).chain(counts.clone()).collect();
+        let order: Vec<usize> =
+            std::iter::once(0).chain((0..rank).flat_map(|i| [1 + rank + i, 1 + i])).collect();
+        let y = permute(reshape(y, shape(OP, &dims)?)?, &order)?;
+        reshape(y, shape(OP, &[&[n, self.groups * c], &self.each(|a| a.len)[..]].concat())?)
+    }
+
     /// The operand's part of the output `g` under weight `w`. With stride `s`, elements `q * s + p` of the
     /// operand see elements `q - r` of the output by elements `r * s + p` of the kernel: the phases `p` are
     /// rows of one product over windows of the output, and no product with a zero between is computed.
@@ -204,6 +266,9 @@ impl Spec {
     fn operand(&self, g: Tensor, w: Tensor) -> Result<Tensor> {
         let (out, weight) = (g.try_out()?.shape, w.try_out()?.shape);
         let (n, c) = (out[0], weight[1]);
+        if self.parted(c) {
+            return self.operand_by_phases(g, w);
+        }
         let places: Vec<Place> = (self.axes.iter())
             .map(|a| match a.phases() < a.stride {
                 // Stride and dilation: zeros between the elements of the output instead.

@@ -55,6 +55,32 @@ pub(crate) fn scan_chunks(lines: usize, n: usize, tile: usize, caps: &Caps) -> u
     (FULL / lines.max(1)).min(n / (4 * tile)).clamp(1, 1024)
 }
 
+/// Lanes of a workgroup that scans lines of `n` neighbours by quads, four a lane and tile; `None`: it does not.
+pub(crate) fn scan_quads(lines: usize, inner: usize, n: usize, caps: &Caps) -> Option<u32> {
+    // Four loads of 16 bytes are on their way at a time for each lane, and a tile has one barrier: lanes that load one
+    // word each and take turns in workgroup memory reach a third of an H200's bandwidth. Short lines in great
+    // number have an invocation each.
+    let subgroup = caps.subgroup;
+    let known = subgroup.is_power_of_two() && (4..=64).contains(&subgroup) && caps.max_invocations >= 256;
+    let fits = inner == 1 && n.is_multiple_of(4) && n >= 1024 && !(lines >= 1 << 15 && n <= 256);
+    if software(caps) || !caps.allows(Fast::Subgroups) || !known || !fits {
+        return None;
+    }
+    Some((n.div_ceil(16).next_power_of_two() as u32).clamp(subgroup, 256))
+}
+
+/// Tiles of a chunk of a line of `n` elements that quads are scanned of.
+pub(crate) fn scan_tiles(lines: usize, n: usize, tile: usize, caps: &Caps) -> usize {
+    // A chunk's total is read before it is scanned, and a launch between them scans the totals. Chunks are one tile,
+    // so that the workgroups that run at a time read what lies together: an H200 whose thousand workgroups each
+    // stream a chunk of their own, a page of memory apart, does it at a third of its bandwidth.
+    let all = n.div_ceil(tile);
+    if !caps.allows(Fast::SplitScans) || lines >= 264 || n < 16 * tile {
+        return all;
+    }
+    (lines * all).div_ceil(1 << 20)
+}
+
 /// Whether lines of `n` keys of `bits` bits, `count` keys in all, are put in order by their digits.
 pub(crate) fn radix(n: usize, count: usize, bits: u32, caps: &Caps) -> bool {
     if !caps.allows(Fast::RadixSort) || bits > 32 || count > 1 << 26 {
@@ -83,8 +109,19 @@ pub(crate) fn radix_chunks(lines: usize, n: usize, caps: &Caps) -> usize {
     (good.clamp(8, 256) / lines.max(1)).max(least).max(1)
 }
 
+/// Whether the radix sort ranks keys by votes of subgroups.
+pub(crate) fn votes(caps: &Caps) -> bool {
+    caps.allows(Fast::Subgroups) && caps.subgroup.is_power_of_two() && (8..=32).contains(&caps.subgroup)
+}
+
 /// Keys of an invocation of the radix sort.
 pub(crate) fn radix_each(caps: &Caps) -> u32 {
+    if votes(caps) {
+        // 16 keys give runs of 16 a digit, half of a line. A subgroup has 256 counters of 16 bits.
+        let rest = 256 / caps.subgroup as usize * 512 + 2048;
+        let fits = |each: u32| rest + each as usize * 2048 <= caps.shared_bytes;
+        return [16, 8, 4].into_iter().find(|each| fits(*each)).unwrap_or(4);
+    }
     // Keys and places of a tile and 13 KiB of counters: 16 keys give runs of 16 a digit, half of a line.
     if caps.shared_bytes >= 48 << 10 { 16 } else { 8 }
 }

@@ -184,7 +184,11 @@ pub(crate) fn product(work: &Work, caps: &Caps) -> Product {
         return Product::Dot;
     }
     let parts = |bk: u32| -> Vec<u32> {
-        let most = if caps.allows(Fast::SplitK) { 32 } else { 1 };
+        // Parts beyond 32 only while their planes are small beside what an H200's cache holds.
+        let most = match caps.allows(Fast::SplitK) {
+            true => ((4 << 20) / (batch * m * n).max(1)).clamp(32, 128),
+            false => 1,
+        };
         let room = (caps.max_workgroups as usize / batch).min(k.div_ceil(64)).clamp(1, most);
         let even = |s: usize| k.div_ceil(k.div_ceil(s).next_multiple_of(bk as usize)) as u32;
         let mut parts: Vec<u32> = (1..=room).map(even).collect();

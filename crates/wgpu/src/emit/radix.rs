@@ -2,6 +2,8 @@
 //! another; a launch sees what those before it wrote. On software drivers, where barriers are dear, an invocation
 //! takes a chunk of a line by itself.
 
+use std::fmt::Write as _;
+
 use wgrad_graph::Result;
 
 use super::fold;
@@ -150,7 +152,19 @@ impl<'a> Radix<'a> {
         }
         let store = format!("{word} = atomicLoad(&found[lane]);\n");
         let extra = format!("const WG = {wg}u;\nconst EACH = {}u;\n{declared}", self.each());
-        let regions = [("sizes", sizes.as_str()), ("key", &key), ("store", &store)];
+        let (mut loads, mut counted) = (String::new(), String::new());
+        for i in 0..4 {
+            let _ = write!(
+                loads,
+                "var key{i}: u32;\n{{\nlet p = min(p + {i}u * WG, n - 1u);\n{key}key{i} = key;\n}}\n"
+            );
+            let _ = writeln!(
+                counted,
+                "if (live && p + {i}u * WG < n) {{ atomicAdd(&found[(key{i} >> shift) & 255u], 1u); }}"
+            );
+        }
+        let keys = format!("{loads}{counted}");
+        let regions = [("sizes", sizes.as_str()), ("keys", &keys), ("store", &store)];
         k.finish(wgrad_wgsl::RADIX_COUNT, &extra, &regions, grid, self.keys() as u64)
     }
 
@@ -228,6 +242,11 @@ impl<'a> Radix<'a> {
         let earlier = k.scratch_word("counts + (line * 256u + lane) * tiles + tile");
         let begin = format!("let total = {total};\nlet earlier = {earlier};\n");
         let each = self.each();
+        if choose::votes(self.cx.caps) {
+            let text =
+                Moved { sizes: &sizes, declared: &declared, load: &load, begin: &begin, store: &store };
+            return self.voted(k, &text, grid);
+        }
         let room = WG * (each + 1);
         let extra = format!(
             "const WG = {wg}u;\nconst EACH = {each}u;\nvar<workgroup> keys: array<u32, {room}>;\n\
@@ -236,4 +255,64 @@ impl<'a> Radix<'a> {
         let regions = [("sizes", sizes.as_str()), ("load", &load), ("begin", &begin), ("store", &store)];
         k.finish(wgrad_wgsl::RADIX_MOVE, &extra, &regions, grid, 16 * self.keys() as u64)
     }
+
+    /// The launch that moves, by votes of subgroups; every key has names of its own.
+    fn voted(&self, k: Kernel<'a>, text: &Moved<'_>, grid: [u32; 3]) -> Result<Launch> {
+        let (each, sg) = (self.each(), self.cx.caps.subgroup);
+        let mut extra = format!(
+            "const WG = {WG}u;\nconst EACH = {each}u;\nconst SG = {sg}u;\n\
+             fn scanned(own: vec2<u32>, sub: u32) -> vec2<u32> {{\nvar sum = own;\nvar left = own;\n"
+        );
+        let mut step = 1;
+        while step < sg {
+            let _ = writeln!(
+                extra,
+                "left = subgroupShuffleUp(sum, {step}u);\nif (sub >= {step}u) {{ sum += left; }}"
+            );
+            step *= 2;
+        }
+        let _ = write!(extra, "return sum;\n}}\n{}", text.declared);
+        let [mut loads, mut picks, mut ranks, mut places, mut stores] = [const { String::new() }; 5];
+        for i in 0..each {
+            // No branch between the loads, which would have each wait for the one before.
+            let _ = write!(
+                loads,
+                "var key{i}: u32;\nvar value{i}: u32;\n{{\nlet p = min(own + {i}u * SG, n - 1u);\n\
+                 {}key{i} = key;\nvalue{i} = value;\n}}\n",
+                text.load
+            );
+            let _ = writeln!(picks, "key{i} = select(0xffffffffu, key{i}, own + {i}u * SG < n);");
+            let _ = writeln!(ranks, "let rank{i} = ranked((key{i} >> shift) & 255u, part, sub);");
+            let _ = write!(
+                places,
+                "{{\nlet place = placed((key{i} >> shift) & 255u, part) + rank{i};\n\
+                 keys[place] = key{i};\nvalues[place] = value{i};\n}}\n"
+            );
+            let _ = write!(
+                stores,
+                "{{\nlet i = {i}u * WG + lane;\nif (i < live) {{\nlet key = keys[i];\nlet value = values[i];\n\
+                 let to = starts[(key >> shift) & 255u] + i;\n{}}}\n}}\n",
+                text.store
+            );
+        }
+        loads.push_str(&picks);
+        let regions = [
+            ("sizes", text.sizes),
+            ("loads", &loads),
+            ("ranks", &ranks),
+            ("begin", text.begin),
+            ("places", &places),
+            ("stores", &stores),
+        ];
+        k.finish(wgrad_wgsl::RADIX_RANK, &extra, &regions, grid, 16 * self.keys() as u64)
+    }
+}
+
+/// Texts of the launch that moves.
+struct Moved<'t> {
+    sizes: &'t str,
+    declared: &'t str,
+    load: &'t str,
+    begin: &'t str,
+    store: &'t str,
 }

@@ -1,5 +1,7 @@
 //! Scans: one invocation a line, one workgroup a line, or several workgroups a line, in two launches.
 
+mod quads;
+
 use wgrad_graph::{DType, Lines, Result, Scan, bail};
 
 use super::kernel::{Cx, Kernel, Touch, is_word, recast, wgsl_type};
@@ -20,6 +22,9 @@ pub(super) fn lower(cx: Cx<'_>, kind: Scan, axis: u8, reverse: bool) -> Result<L
     let dtype = Kernel::new(cx).operand(0).dtype;
     if !matches!(dtype, DType::F32 | DType::I32 | DType::U32 | DType::I64) {
         bail!(DType, name, "has no kernel for {dtype}");
+    }
+    if let Some(quads) = quads::Quads::new(cx, kind, reverse, lines, dtype) {
+        return quads.lower();
     }
     // A lane's elements and a spare one, what it gives, and its share of the blocks.
     let bytes = 2 * dtype.bytes() * (EACH as usize + 3);
@@ -232,6 +237,24 @@ impl Along<'_> {
             ("total", ""),
         ];
         self.finish(k, cut, true, &regions, &load, stop - begin)
+    }
+}
+
+/// The state of nothing of a scan, and how two neighbours `x` and `w` become one, where a state is one word.
+fn one(kind: Scan, ty: &str) -> Option<(String, &'static str)> {
+    let number = |n: u32| match ty {
+        "f32" => Some(format!("{n}.0")),
+        "u32" => Some(format!("{n}u")),
+        "i32" => Some(format!("{n}")),
+        _ => None,
+    };
+    match kind {
+        Scan::Sum => Some((number(0)?, "x + w")),
+        Scan::Prod => Some((number(1)?, "x * w")),
+        Scan::LogAddExp if ty == "f32" => {
+            Some(("bitcast<f32>(0xff800000u)".to_owned(), "wg_keep_nan(wg_log_add_exp(x, w), x, w)"))
+        }
+        _ => None,
     }
 }
 

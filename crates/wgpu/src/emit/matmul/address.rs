@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use wgrad_graph::{DType, IndexId, Line, Result, bail, stride};
+use wgrad_graph::{DType, IndexId, Line, Result, bail};
 
 use super::super::kernel::{Cx, Kernel};
 use super::{Sizes, Tiles};
@@ -54,8 +54,14 @@ pub(super) fn sides(cx: Cx<'_>, a: (u16, IndexId), b: (u16, IndexId), sizes: Siz
         let batch = digits.axes[..rank - 3].to_vec();
         let multiple = |line: &Line| line.iter().all(|(_, stride)| stride % 4 == 0);
         let fours = digits.offset % 4 == 0 && batch.iter().all(multiple);
-        let rows = stride(&k) == Some(1) && sizes.k.is_multiple_of(4) && multiple(&mn);
-        let columns = stride(&mn) == Some(1) && size.is_multiple_of(4) && multiple(&k);
+        // Four neighbours from a multiple of four on: of an axis of one digit, or within its last.
+        let quads = |line: &Line, size: usize| match &line[..] {
+            [(_, 1)] => size.is_multiple_of(4),
+            [rest @ .., (last, 1)] => last % 4 == 0 && rest.iter().all(|(_, stride)| stride % 4 == 0),
+            _ => false,
+        };
+        let rows = quads(&k, sizes.k) && multiple(&mn);
+        let columns = quads(&mn, size) && multiple(&k);
         // Neighbours in memory, as many as follow each other.
         let run = |line: &Line| line.last().filter(|digit| digit.1 == 1).map_or(0, |digit| digit.0);
         Ok(Side {

@@ -69,7 +69,9 @@ fn many_keys_are_sorted_by_digits() {
                 let [with, without] = with_and_without(&s, Fast::RadixSort);
                 let passes = dtype.bytes();
                 assert_eq!(with.len() == 3 * passes, dtype != DType::I64, "{dtype}");
-                assert!(has(&with, "values[keep(i)]") != (dtype == DType::I64) && !has(&without, "keep("));
+                let [_, alone] = with_and_without(&s, Fast::Subgroups);
+                assert!(has(&with, "subgroupBallot") != (dtype == DType::I64) && !has(&without, "Ballot"));
+                assert!(has(&alone, "values[keep(i)]") != (dtype == DType::I64) && !has(&alone, "subgroup"));
             }
         }
     }
@@ -94,7 +96,11 @@ fn few_long_scans_are_cut() {
                 s.roots = vec![s.op(Op::Scan { kind, axis, reverse }, &ins)];
                 family.add_where(&s, |kind| matches!(kind, Kind::Whole(_)));
                 let [with, without] = with_and_without(&s, Fast::SplitScans);
-                assert_eq!((with.len(), without.len()), (if dtype == DType::I64 { 1 } else { 2 }, 1));
+                let word = matches!(kind, Scan::Sum | Scan::Prod | Scan::LogAddExp) && dtype != DType::I64;
+                let quads = word && dims[1] % 4 == 0;
+                let launches = if dtype == DType::I64 { 1 } else { 2 + usize::from(quads) };
+                assert_eq!((with.len(), without.len()), (launches, 1));
+                assert_eq!(has(&with, "subgroupShuffleUp"), quads);
             }
         }
     }
