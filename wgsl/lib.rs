@@ -87,7 +87,7 @@ pub const MATRIX_LU: &str = include_str!("matrix_lu.wgsl");
 pub const ATTENTION_TILE: &str = include_str!("attention_tile.wgsl");
 
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 37] = [
+pub const ALL: [(&str, &str); 39] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
     ("inverse", INVERSE),
