@@ -18,7 +18,7 @@ use super::units::{Results, Rows, components, strips};
 use crate::choose::{Tile, Units};
 use crate::launch::{Launch, Lowered};
 
-/// Workgroups that look for the largest number of one operand. Two for each multiprocessor of an H200: each
+/// Workgroups that look for the largest and the smallest number of one operand. Two for each multiprocessor of an H200: each
 /// invocation takes many loads, and every tile of the product combines few numbers.
 const PARTS: u32 = 256;
 
@@ -39,7 +39,7 @@ pub(super) struct Marks {
     bn: u32,
     /// Bytes before them.
     offset: usize,
-    /// The largest numbers, and a mark for each tile.
+    /// The largest numbers of parts of both operands, the smallest, and a mark for each tile.
     words: usize,
 }
 
@@ -51,7 +51,7 @@ impl Marks {
             bm,
             bn,
             offset: planes.next_multiple_of(tiles.cx.caps.align_bytes),
-            words: 2 * PARTS as usize + tiles.sizes.batch * splits as usize * down * across,
+            words: 4 * PARTS as usize + tiles.sizes.batch * splits as usize * down * across,
         }
     }
 
@@ -69,7 +69,7 @@ impl Marks {
         let (bm, bn) = (self.bm, self.bn);
         let down = k.word("tiles_down", tiles.sizes.m.div_ceil(bm as usize) as i64);
         let across = k.word("tiles_across", tiles.sizes.n.div_ceil(bn as usize) as i64);
-        let at = format!("{}u + (plane * {down} + row0 / {bm}u) * {across} + group.x", 2 * PARTS);
+        let at = format!("{}u + (plane * {down} + row0 / {bm}u) * {across} + group.x", 4 * PARTS);
         self.word(k, &at)
     }
 
@@ -103,65 +103,82 @@ pub(super) fn launches(tiles: &Tiles<'_>, units: Units, plain: Tile) -> Result<L
     Ok(Lowered { launches: all, scratch_bytes: marks.offset + marks.words * 4 })
 }
 
-/// The launch that finds the largest numbers of both operands.
+/// The launch that finds the largest and the smallest numbers of both operands.
 fn range(tiles: &Tiles<'_>, marks: Marks) -> Result<Launch> {
     let mut k = Kernel::new(tiles.cx);
-    let [a, b] = [0, 1].map(|i| tiles.sides[i].operand);
-    k.reads(a, Touch::Each);
-    k.reads(b, Touch::Each);
+    let operands = [0, 1].map(|i| tiles.sides[i].operand);
+    let elems = operands.map(|operand| k.operand(operand).shape.elems());
+    for (operand, elems) in operands.into_iter().zip(elems) {
+        k.reads(operand, if elems % 4 == 0 { Touch::Quad } else { Touch::Each });
+    }
     marks.note(&mut k);
     let mut text = String::new();
-    for (operand, condition) in [(a, "!second"), (b, "second")] {
-        let elems = k.operand(operand).shape.elems();
-        let count = k.word(&format!("count{operand}"), elems as i64);
-        // Four loads on their way at a time.
-        let each = |k: &Kernel<'_>, at: &str| {
-            let load = k.load(operand, at);
-            format!("most = max(most, bitcast<u32>({load}) & 0x7fffffffu);\n")
+    for ((operand, elems), condition) in operands.into_iter().zip(elems).zip(["!second", "second"]) {
+        let quads = k.reads_quads(operand) && elems % 4 == 0;
+        let count = k.word(&format!("count{operand}"), (if quads { elems / 4 } else { elems }) as i64);
+        let each = |at: &str| {
+            let (load, ty, part) = match quads {
+                true => (k.load_quad(operand, &format!("({at}) * 4u")), "vec4<u32>", ""),
+                false => (k.load(operand, at), "u32", ".x"),
+            };
+            format!(
+                "{{\nlet size = bitcast<{ty}>({load}) & {ty}(0x7fffffffu);\nmost{part} = max(most{part}, size);\n\
+                 least{part} = min(least{part}, size - {ty}(1u));\n}}\n"
+            )
         };
-        let four: String = (0..4).map(|q| each(&k, &format!("i + {q}u * STEP"))).collect();
-        let one = each(&k, "i");
+        // Four loads on their way at a time.
+        let four: String = (0..4).map(|q| each(&format!("i + {q}u * STEP"))).collect();
+        let one = each("i");
         let _ = writeln!(
             text,
             "if ({condition}) {{\nvar i = first;\nfor (; i + 3u * STEP < {count}; i += 4u * STEP) {{\n{four}}}\n\
              for (; i < {count}; i += STEP) {{\n{one}}}\n}}"
         );
     }
-    let store = format!("{} = atomicLoad(&all);", marks.word(&k, "group.x"));
-    let regions = [("largest", text.as_str()), ("store", store.as_str())];
+    let store = format!(
+        "{} = atomicLoad(&largest);\n{} = atomicLoad(&smallest);",
+        marks.word(&k, "group.x"),
+        marks.word(&k, "2u * PARTS + group.x")
+    );
+    let regions = [("range", text.as_str()), ("store", store.as_str())];
     let extra = format!("const PARTS = {PARTS}u;\n");
     k.finish(wgrad_wgsl::MATMUL_RANGE, &extra, &regions, [2 * PARTS, 1, 1], 0)
 }
 
-/// Workgroup memory and functions. `said` holds the largest numbers of both operands and what the tile is, and a
-/// fourth word so that no array behind it starts between multiples of 16 bytes: NVIDIA's driver stores a matrix
+/// Workgroup memory and functions. `said` holds the largest and smallest numbers of both operands and what the tile
+/// is, and words beyond, so that no array behind it starts between multiples of 16 bytes: NVIDIA's driver stores a matrix
 /// to the multiple before.
 pub(super) fn declared(units: &Units) -> String {
     format!(
-        "var<workgroup> said: array<atomic<u32>, 4>;\n\
+        "var<workgroup> said: array<atomic<u32>, 8>;\n\
          var<workgroup> fa: array<atomic<u32>, {}>;\nvar<workgroup> fb: array<atomic<u32>, {}>;\n\
-         const MOST_A = 0u;\nconst MOST_B = 1u;\nconst STATE = 2u;\n\
+         const MOST_A = 0u;\nconst MOST_B = 1u;\nconst STATE = 2u;\nconst LEAST_A = 4u;\nconst LEAST_B = 5u;\n\
          fn power(e: i32) -> f32 {{ return bitcast<f32>(u32(e + 127) << 23u); }}\n\
          fn high(y: vec4<f32>) -> vec4<f32> {{\n\
-         let large = bitcast<vec4<f32>>((bitcast<vec4<u32>>(y) + vec4<u32>(0x1000u)) & vec4<u32>(0xffffe000u));\n\
+         return bitcast<vec4<f32>>((bitcast<vec4<u32>>(y) + vec4<u32>(0x1000u)) & vec4<u32>(0xffffe000u));\n}}\n\
+         fn high_of_tiny(y: vec4<f32>) -> vec4<f32> {{\n\
          let small = trunc(y * 16777216.0) * 5.9604644775390625e-8;\n\
-         return select(large, small, abs(y) < vec4<f32>(6.103515625e-5));\n}}\n",
+         return select(high(y), small, abs(y) < vec4<f32>(6.103515625e-5));\n}}\n",
         units.bm, units.bn
     )
 }
 
-/// The scales, and what is tiny: `limit_a` and `limit_b` are the bits below which a number is.
+/// The scales, and what is tiny: `limit_a` and `limit_b` are the bits below which a number is, less 1. Only where
+/// there is such a number is anything noted of others.
 pub(super) fn scales(k: &mut Kernel<'_>, units: &Units, marks: Marks) -> String {
     let mut out = format!(
-        "if (lane < 4u) {{ atomicStore(&said[lane], 0u); }}\n\
+        "if (lane < 8u) {{ atomicStore(&said[lane], select(0u, 0xffffffffu, lane >= LEAST_A)); }}\n\
          for (var r = lane; r < {}u; r += WG) {{ atomicStore(&fa[r], 0u); }}\n\
          for (var r = lane; r < {}u; r += WG) {{ atomicStore(&fb[r], 0u); }}\n\
          workgroupBarrier();\nfor (var r = lane; r < {PARTS}u; r += WG) {{\n\
-         atomicMax(&said[MOST_A], {});\natomicMax(&said[MOST_B], {});\n}}\nworkgroupBarrier();\n",
+         atomicMax(&said[MOST_A], {});\natomicMax(&said[MOST_B], {});\n\
+         atomicMin(&said[LEAST_A], {});\natomicMin(&said[LEAST_B], {});\n}}\nworkgroupBarrier();\n",
         units.bm,
         units.bn,
         marks.word(k, "r"),
         marks.word(k, &format!("{PARTS}u + r")),
+        marks.word(k, &format!("{}u + r", 2 * PARTS)),
+        marks.word(k, &format!("{}u + r", 3 * PARTS)),
     );
     for (name, word) in [("a", "MOST_A"), ("b", "MOST_B")] {
         let _ = writeln!(
@@ -172,7 +189,8 @@ pub(super) fn scales(k: &mut Kernel<'_>, units: &Units, marks: Marks) -> String 
         );
     }
     out.push_str(
-        "let finite = max(most_a, most_b) < 0x7f800000u;\nlet end = select(begin, depth, finite);\n",
+        "let careful = atomicLoad(&said[LEAST_A]) < limit_a || atomicLoad(&said[LEAST_B]) < limit_b;\n\
+         let finite = max(most_a, most_b) < 0x7f800000u;\nlet end = select(begin, depth, finite);\n",
     );
     out
 }
@@ -189,14 +207,16 @@ pub(super) fn registers(down: u32, across: u32) -> String {
     out
 }
 
-/// Loads a tile, splits it, and puts it into workgroup memory.
+/// Loads a tile, splits it, and puts it into workgroup memory. All loads come first, so that they are on their way
+/// together: nothing moves them past a branch.
 pub(super) fn stage(tiles: &Tiles<'_>, k: &mut Kernel<'_>, rows: &[Rows<'_>]) -> String {
     let mut out = "{\nlet kn = k0;\n".to_owned();
+    let (mut noted, mut plain) = (String::new(), String::new());
     for row in rows {
         let name = row.side.name;
         out.push_str(&row.depths(tiles, k));
         for i in 0..row.units() {
-            let (load, slot) = (row.load(k, i), row.slot(i));
+            let _ = writeln!(out, "let x{name}{i} = {};", row.load(k, i));
             let seen = if row.side.along_k {
                 format!(
                     "seen_{name} |= select(0u, {}u, any(tiny)) | select(0u, {}u, any(some));",
@@ -210,16 +230,24 @@ pub(super) fn stage(tiles: &Tiles<'_>, k: &mut Kernel<'_>, rows: &[Rows<'_>]) ->
                      seen_{name} |= bits.x | bits.y | bits.z | bits.w;"
                 )
             };
+            let put = |high: &str| {
+                format!(
+                    "let y = x{name}{i} * scale_{name};\nlet hi = {high}(y);\nlet at = {};\n\
+                     t{name}h[at] = vec4<f16>(hi);\nt{name}l[at] = vec4<f16>((y - hi) * 2048.0);",
+                    row.slot(i)
+                )
+            };
+            let _ = writeln!(plain, "{{\n{}\n}}", put("high"));
             let _ = writeln!(
-                out,
-                "{{\nlet x = {load};\nlet size = bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);\n\
+                noted,
+                "{{\nlet size = bitcast<vec4<u32>>(x{name}{i}) & vec4<u32>(0x7fffffffu);\n\
                  let tiny = (size - vec4<u32>(1u)) < vec4<u32>(limit_{name});\nlet some = size != vec4<u32>(0u);\n\
-                 {seen}\nlet y = x * scale_{name};\nlet hi = high(y);\nlet at = {slot};\n\
-                 t{name}h[at] = vec4<f16>(hi);\nt{name}l[at] = vec4<f16>((y - hi) * 2048.0);\n}}"
+                 {seen}\n{}\n}}",
+                put("high_of_tiny")
             );
         }
     }
-    out.push_str("}\n");
+    let _ = writeln!(out, "if (careful) {{\n{noted}}} else {{\n{plain}}}\n}}");
     out
 }
 
@@ -231,7 +259,7 @@ pub(super) fn store(
     rows: &[Rows<'_>],
     marks: Marks,
 ) -> String {
-    let mut out = String::new();
+    let mut out = "if (careful) {\n".to_owned();
     for row in rows {
         let name = row.side.name;
         let count = if row.side.along_k { row.units() } else { 4 };
@@ -249,7 +277,7 @@ pub(super) fn store(
         }
     }
     out.push_str(
-        "if (((seen_a | seen_b) & 255u) != 0u) { atomicOr(&said[STATE], 2u); }\nworkgroupBarrier();\n",
+        "if (((seen_a | seen_b) & 255u) != 0u) { atomicOr(&said[STATE], 2u); }\n}\nworkgroupBarrier();\n",
     );
     for i in 0..units.wm / 16 {
         for j in 0..units.wn / 16 {
