@@ -87,19 +87,19 @@ fn wg_cos(x: f32) -> f32 {
     return wg_turned_sin(x, 1);
 }
 
+// Both forms and a choice, as `wg_erf`.
 fn wg_tanh(x: f32) -> f32 {
     let a = abs(x);
-    if (a < 0.625) {
-        let z = x * x;
-        var p = -5.7049887e-3;
-        p = fma(p, z, 2.0639089e-2);
-        p = fma(p, z, -5.3739716e-2);
-        p = fma(p, z, 0.13331442);
-        p = fma(p, z, -0.33333282);
-        return fma(p * z, x, x);
-    }
-    let y = select(1.0 - 2.0 / (exp(2.0 * a) + 1.0), 1.0, a > 10.0);
-    return wg_keep_nan(select(y, -y, x < 0.0), x, x);
+    let z = x * x;
+    var p = -5.7049887e-3;
+    p = fma(p, z, 2.0639089e-2);
+    p = fma(p, z, -5.3739716e-2);
+    p = fma(p, z, 0.13331442);
+    p = fma(p, z, -0.33333282);
+    let near = fma(p * z, x, x);
+    let far = select(1.0 - 2.0 / (exp(2.0 * a) + 1.0), 1.0, a > 10.0);
+    let signed = bitcast<u32>(far) | (bitcast<u32>(x) & 0x80000000u);
+    return bitcast<f32>(select(signed, bitcast<u32>(near), a < 0.625 || wg_is_nan(x)));
 }
 
 fn wg_sigmoid(x: f32) -> f32 {

@@ -178,6 +178,16 @@ fn reasons_are_printed() {
     let plan = planned(&s, &[y], &FUSED);
     assert_eq!(plan.steps.len(), 3, "{plan}");
     assert!(plan.notes.iter().any(|n| n.contains("a few long rows")), "{plan}");
+    // Rows that run across memory, too few to fill a device.
+    for (rows, apart) in [(96, true), (8192, false)] {
+        let mut s = Sketch::new();
+        let (a, b) = (s.x(&[300, rows]), s.x(&[300, rows]));
+        let x = s.bin(Binary::Add, a, b);
+        let y = s.reduce(Reduce::Sum, x, &[0]);
+        let plan = planned(&s, &[x, y], &FUSED);
+        assert_eq!(plan.steps.len(), if apart { 2 } else { 1 }, "{plan}");
+        assert_eq!(plan.notes.iter().any(|n| n.contains("lie apart")), apart, "{plan}");
+    }
     // Packed results.
     let mut s = Sketch::new();
     let x = s.x(&[5, 7]);

@@ -14,15 +14,48 @@ use super::{arithmetic, fold, points};
 use crate::choose::{self, Lanes};
 use crate::launch::{Launch, Lowered};
 
-/// Four steps at once, so that four loads are under way: drivers do not unroll loops of unknown length.
+/// What is done at a step `r`.
+struct Point {
+    /// Declarations, a line each, those of what is loaded among them.
+    loads: String,
+    /// What is made of them.
+    rest: String,
+}
+
+/// `text` with `_{n}` behind each of `names`.
+fn numbered(text: &str, names: &[&str], n: u32) -> String {
+    let mut out = String::with_capacity(text.len() + 64);
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_alphanumeric() || c == '_') {
+        let end =
+            rest[at..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_').map_or(rest.len(), |e| at + e);
+        out.push_str(&rest[..end]);
+        // A field may have the name of a variable.
+        if names.contains(&&rest[at..end]) && !rest[..at].ends_with('.') {
+            let _ = write!(out, "_{n}");
+        }
+        rest = &rest[end..];
+    }
+    out + rest
+}
+
+/// Four steps at once, so that four loads are under way: drivers do not unroll loops of unknown length, and
+/// NVIDIA's does not move a load past the sum of the one before.
 /// A long text is left alone. The counter is the same in every lane, which drivers on CPUs reward.
-fn unrolled(point: &str, caps: &Caps) -> String {
-    if point.len() > choose::unrolled_bytes(caps) {
+fn unrolled(point: &Point, caps: &Caps) -> String {
+    if point.loads.len() + point.rest.len() > choose::unrolled_bytes(caps) {
         return String::new();
     }
-    let step = |n: u32| format!("{{\nlet r = next + {n}u * step + y;\n{point}}}\n");
-    let steps: String = (0..4).map(step).collect();
-    format!("for (; next + 4u * step <= end; next += 4u * step) {{\n{steps}}}\n")
+    let declared = point.loads.lines().map(|line| line.strip_prefix("let ")?.split_once(" = "));
+    let names = declared.map(|d| d.map(|(name, _)| name)).chain([Some("r")]).collect::<Option<Vec<&str>>>();
+    let names = names.expect("addresses and loads are declarations");
+    let (mut loads, mut steps) = (String::new(), String::new());
+    for n in 0..4 {
+        let _ = write!(loads, "let r_{n} = next + {n}u * step + y;\n{}", numbered(&point.loads, &names, n));
+        let own: String = names.iter().map(|name| format!("let {name} = {name}_{n};\n")).collect();
+        let _ = write!(steps, "{{\n{own}{}}}\n", point.rest);
+    }
+    format!("for (; next + 4u * step <= end; next += 4u * step) {{\n{loads}{steps}}}\n")
 }
 
 pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
@@ -336,7 +369,7 @@ impl<'a> Reduction<'a> {
         lanes: &Lanes,
         place: &str,
         outer: &str,
-        point: &str,
+        point: &Point,
         store: &str,
         flops: u64,
     ) -> Result<Launch> {
@@ -349,7 +382,7 @@ impl<'a> Reduction<'a> {
             ("outer", outer),
             ("block", &block),
             ("unrolled", &unrolled(point, k.cx.caps)),
-            ("point", point),
+            ("point", &format!("{}{}", point.loads, point.rest)),
             ("fold", &self.states.merge("a", |a, f| format!("g{a}{f}"))),
             ("tree", &self.states.tree(lanes)),
             ("store", store),
@@ -375,19 +408,19 @@ impl<'a> Reduction<'a> {
         }
         let place = self.place(&mut k, &lanes, parts as usize);
         let plane = k.word("plane", (self.results * parts as usize) as i64);
-        let mut point = "let spot = o * length + r;\n".to_owned();
+        let mut loads = "let spot = o * length + r;\n".to_owned();
         for (f, (a, field, ty)) in self.states.fields().enumerate() {
             let at = if f == 0 { "spot".to_owned() } else { format!("spot + {f}u * {plane}") };
-            let _ = writeln!(point, "let v{a}{field} = {};", recast(&k.scratch_word(&at), "u32", ty));
+            let _ = writeln!(loads, "let v{a}{field} = {};", recast(&k.scratch_word(&at), "u32", ty));
         }
-        point.push_str(&self.states.merge("g", |a, f| format!("v{a}{f}")));
+        let point = Point { loads, rest: self.states.merge("g", |a, f| format!("v{a}{f}")) };
         let store = self.print_epilogue(&mut k)?;
         let flops = self.results as u64 * u64::from(parts);
         self.finish(k, &lanes, &place, "", &point, &store, flops)
     }
 
     /// What is computed once a result, and what at each step `r`.
-    fn print_prologue(&self, k: &mut Kernel<'_>, needed: &[bool], quads: bool) -> Result<(String, String)> {
+    fn print_prologue(&self, k: &mut Kernel<'_>, needed: &[bool], quads: bool) -> Result<(String, Point)> {
         let group = &*self.cx.step.group;
         let body = &group.body;
         let (outer, rank) = (self.outer(), group.dims.len());
@@ -448,7 +481,8 @@ impl<'a> Reduction<'a> {
                 }
             }
         }
-        let mut out = base.out;
+        let loads = base.out;
+        let mut rest = String::new();
         for (lane, component) in XYZW.iter().enumerate().take(lanes) {
             let mut ready: HashMap<_, _> =
                 vectors.iter().map(|(key, v)| (*key, format!("{v}.{component}"))).collect();
@@ -478,9 +512,9 @@ impl<'a> Reduction<'a> {
                 p.out.push_str(&line);
             }
             let text = p.out;
-            let _ = write!(out, "{{\n{turn}{text}}}\n");
+            let _ = write!(rest, "{{\n{turn}{text}}}\n");
         }
-        Ok((once, out))
+        Ok((once, Point { loads, rest }))
     }
 
     /// Which of the needed expressions do not change along the reduced axes.
