@@ -15,9 +15,6 @@ fn half(x: f32) -> f32 {
 
 /// `high` of the kernel.
 fn high(y: f32) -> f32 {
-    if y.abs() < 2f32.powi(-14) {
-        return (y * 2f32.powi(24)).trunc() * 2f32.powi(-24);
-    }
     f32::from_bits((y.to_bits() + 0x1000) & 0xffff_e000)
 }
 
@@ -57,9 +54,9 @@ fn scaled(x: &[f32]) -> Scaled {
     let part = |x: &f32| {
         let y = x * 2f32.powi(up);
         let hi = high(y);
-        let size = x.to_bits() & 0x7fff_ffff;
-        assert_eq!(half(hi), hi, "the high part of {y} is a half");
-        (hi, half((y - hi) * 2048.0), size.wrapping_sub(1) < limit - 1)
+        let tiny = (x.to_bits() & 0x7fff_ffff).wrapping_sub(1) < limit - 1;
+        assert!(half(hi) == hi || tiny, "the high part of {y} is a half");
+        (half(hi), half((y - hi) * 2048.0), tiny)
     };
     Scaled { up, parts: x.iter().map(part).collect() }
 }
