@@ -21,7 +21,7 @@ pub struct Stamp {
     pub device: String,
     /// Its driver.
     pub driver: String,
-    /// Fast paths that were switched off.
+    /// Fast paths that were switched off, or refused when the device opened.
     pub off: String,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn date(seconds: u64) -> String {
 
 impl Stamp {
     /// Now, here.
-    pub fn now(bench: &str, device: &str, driver: &str) -> Stamp {
+    pub fn now(bench: &str, device: &str, driver: &str, off: String) -> Stamp {
         let commit = std::env::var("WGRAD_COMMIT").ok().or_else(|| {
             let dirty = git(&["status", "--porcelain", "-uno"]).is_some_and(|s| !s.is_empty());
             Some(git(&["rev-parse", "--short=12", "HEAD"])? + if dirty { "+" } else { "" })
@@ -59,7 +59,7 @@ impl Stamp {
             commit: commit.unwrap_or_else(|| "unknown".to_owned()),
             device: device.to_owned(),
             driver: driver.to_owned(),
-            off: std::env::var("WGRAD_OFF").unwrap_or_default(),
+            off,
         }
     }
 

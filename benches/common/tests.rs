@@ -26,7 +26,7 @@ fn dates_know_leap_days() {
     {
         assert_eq!(crate::record::date(seconds), text);
     }
-    assert!(Stamp::now("x", "y", "z").date.starts_with("20"));
+    assert!(Stamp::now("x", "y", "z", String::new()).date.starts_with("20"));
 }
 
 #[test]

@@ -93,6 +93,7 @@ fn failed(why: impl Into<String>) -> Error {
 
 fn main() -> Result<()> {
     let args = Args::parse();
+    peaks::warn();
     let device = Device::named(&args.device)?;
     let caps = Context::new(&device)?.caps().clone();
     let set = args.set.unwrap_or(Set::of(caps.kind));
@@ -111,8 +112,10 @@ fn main() -> Result<()> {
         let mut served = Served { device, all, open: None };
         return serve("wgrad", &caps.name, &mut served).map_err(|e| failed(e.to_string()));
     }
-    let mut record =
-        Record::new(Stamp::now("kernels", &caps.name, &caps.driver), peaks::peaks(&device, set)?);
+    let mut record = Record::new(
+        Stamp::now("kernels", &caps.name, &caps.driver, caps.off.to_string()),
+        peaks::peaks(&device, set)?,
+    );
     println!("{}\n\n{}", record.head(), Line::HEAD);
     for work in all.iter().filter(chosen) {
         match run(&device, work, args.seconds) {

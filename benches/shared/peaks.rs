@@ -6,6 +6,12 @@ use std::time::{Duration, Instant};
 use wgrad::prelude::*;
 use wgrad::{DeviceKind, Kept, Result};
 
+/// Shows warnings, such as of a path that the adapter is refused, beside the table.
+pub(crate) fn warn() {
+    let shown = tracing_subscriber::fmt().with_writer(std::io::stderr).without_time();
+    shown.with_max_level(tracing_subscriber::filter::LevelFilter::WARN).init();
+}
+
 /// Which workloads.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Set {

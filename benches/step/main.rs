@@ -55,6 +55,9 @@ struct Args {
     /// Writes both into `benches/record/`, named by date and device.
     #[arg(long)]
     record: bool,
+    /// Also prints where the time of each step goes, by kernels.
+    #[arg(long)]
+    profile: bool,
     /// Prints the workloads as lines of JSON and does nothing else.
     #[arg(long)]
     list: bool,
@@ -69,14 +72,14 @@ struct Args {
     bench: bool,
 }
 
-fn run(device: &Device, work: &Work, how: How, seconds: f64) -> Result<Line> {
+fn run(device: &Device, work: &Work, how: How, args: &Args) -> Result<Line> {
     let error = check::run(device, work, how)?;
     let training = Training::new(device, &work.model, how)?;
     training.ctx.sync()?;
     let start = Instant::now();
     training.step()?.get()?;
     let first_ms = start.elapsed().as_secs_f64() * 1e3;
-    let times = peaks::time(&training.ctx, seconds, 1, &|| training.step().map(|_| ()))?;
+    let times = peaks::time(&training.ctx, args.seconds, 1, &|| training.step().map(|_| ()))?;
     let mixed = matches!(work.model, Model::Gpt { mixed: true, .. });
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
     let plan = training.ctx.last_plan().map(|plan| plan.memory(training.ctx.caps()));
@@ -86,6 +89,12 @@ fn run(device: &Device, work: &Work, how: How, seconds: f64) -> Result<Line> {
         ("planned_mib", mib(plan.map_or(0, |m| m.peak_bytes()))),
         ("least_mib", mib(plan.map_or(0, |m| m.least_peak_bytes()))),
     ]);
+    if args.profile {
+        training.ctx.profile(true);
+        training.losses(3)?;
+        training.ctx.profile(false);
+        println!("{}", training.ctx.profile_report());
+    }
     Ok(Line {
         name: work.name.clone() + if how == How::Captured { ", captured" } else { "" },
         host_ms: times.host_ms,
@@ -105,6 +114,7 @@ fn failed(why: impl Into<String>) -> Error {
 
 fn main() -> Result<()> {
     let args = Args::parse();
+    peaks::warn();
     let device = Device::named(&args.device)?;
     let caps = Context::new(&device)?.caps().clone();
     let set = args.set.unwrap_or(Set::of(caps.kind));
@@ -121,11 +131,14 @@ fn main() -> Result<()> {
         let mut served = Served { device, how, open: None };
         return serve("wgrad", &caps.name, &mut served).map_err(|e| failed(e.to_string()));
     }
-    let mut record = Record::new(Stamp::now("step", &caps.name, &caps.driver), peaks::peaks(&device, set)?);
+    let mut record = Record::new(
+        Stamp::now("step", &caps.name, &caps.driver, caps.off.to_string()),
+        peaks::peaks(&device, set)?,
+    );
     println!("{}\n\n{}", record.head(), Line::HEAD);
     let both = [How::Recorded, How::Captured];
     for (work, how) in all.iter().filter(chosen).flat_map(|work| both.map(|how| (work, how))) {
-        match run(&device, work, how, args.seconds) {
+        match run(&device, work, how, &args) {
             Ok(mut line) => {
                 line.share = record.peaks.get(line.of).map(|peak| line.amount / peak);
                 println!(
