@@ -24,6 +24,16 @@ fn wg_keep_nan(y: f32, x: f32, w: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(y) | select(0u, 0x7fc00000u, wg_is_nan(x) || wg_is_nan(w)));
 }
 
+// x / w rounded as IEEE 754 has it: drivers may be 2.5 units off in the last place, and then the mean of equal
+// numbers is none of them. One step of Newton's, unless the quotient is exact or there is no finite correction.
+fn wg_div(x: f32, w: f32) -> f32 {
+    let q = x / w;
+    let r = fma(-q, w, x);
+    let c = bitcast<u32>(fma(r, 1.0 / w, q));
+    let keep = (bitcast<u32>(r) & 0x7fffffffu) == 0u || (c & 0x7f800000u) == 0x7f800000u;
+    return bitcast<f32>(select(c, bitcast<u32>(q), keep));
+}
+
 // x - x: 0, or NaN for what is not finite.
 fn wg_no_difference(x: f32) -> f32 {
     return bitcast<f32>(select(0u, 0x7fc00000u, (bitcast<u32>(x) & 0x7f800000u) == 0x7f800000u));
@@ -108,7 +118,7 @@ fn wg_mul_zero(x: f32, w: f32) -> f32 {
 
 fn wg_div_zero(x: f32, w: f32) -> f32 {
     let zero = (bitcast<u32>(x) & 0x7fffffffu) == 0u;
-    return bitcast<f32>(select(bitcast<u32>(x / w), 0u, zero));
+    return bitcast<f32>(select(bitcast<u32>(wg_div(x, w)), 0u, zero));
 }
 
 fn wg_pow(x: f32, w: f32) -> f32 {

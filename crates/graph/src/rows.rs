@@ -297,7 +297,7 @@ impl Binary {
             Add => binary("add", ["(x + w)", "(x + w)"], Some(|a, b| a + b), Some(i64::wrapping_add), false, || vec![Num(1.0), Num(1.0)], ANY, 1e-6),
             Sub => binary("sub", ["(x - w)", "(x - w)"], Some(|a, b| a - b), Some(i64::wrapping_sub), false, || vec![Num(1.0), Num(-1.0)], ANY, 1e-6),
             Mul => binary("mul", ["(x * w)", "(x * w)"], Some(|a, b| a * b), Some(i64::wrapping_mul), false, || vec![W, X], ANY, 1e-6),
-            Div => binary("div", ["(x / w)", "wg_idiv(x, w)"], Some(|a, b| a / b), Some(|a, b| if b == 0 { 0 } else { a.wrapping_div(b) }), false, || vec![1.0 / W, -(Y / W)], POSITIVE, 1e-6),
+            Div => binary("div", ["wg_div(x, w)", "wg_idiv(x, w)"], Some(|a, b| a / b), Some(|a, b| if b == 0 { 0 } else { a.wrapping_div(b) }), false, || vec![1.0 / W, -(Y / W)], POSITIVE, 1e-6),
             FloorDiv => binary("floor_div", ["wg_floor_div(x, w)", "wg_ifloor_div(x, w)"], Some(f::floor_div), Some(f::floor_div_int), false, || vec![Num(0.0), Num(0.0)], POSITIVE, 1e-6).hard(),
             // The remainder has the sign of the divisor, as in Python and PyTorch; that of fmod has the
             // sign of the dividend.
