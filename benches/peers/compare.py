@@ -200,7 +200,7 @@ def summary(rows, peers):
             continue
         mean = math.exp(statistics.mean(map(math.log, ratios.values())))
         behind = sorted((r, n) for n, r in ratios.items() if r < 1)
-        lines.append(f"{program.title}: ahead on {len(ratios) - len(behind)} of {len(ratios)} rows, "
+        lines.append(f"wgrad is ahead of {program.title} on {len(ratios) - len(behind)} of {len(ratios)} rows, "
                      f"{mean:.2f} times as fast (geometric mean)")
         lines += [f"    behind: {name}, {ratio:.2f}x" for ratio, name in behind]
     return "\n".join(lines)
@@ -221,6 +221,15 @@ def markdown(rows, peers, stamp):
                 cells.append("differs" if "difference" in figures else "–")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def commit():
+    """WGRAD_COMMIT where there is no git."""
+    try:
+        said = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=TOP, capture_output=True, text=True).stdout
+    except OSError:
+        said = ""
+    return os.environ.get("WGRAD_COMMIT") or said.strip() or "unknown"
 
 
 def main():
@@ -251,9 +260,7 @@ def main():
     options = ["--device", args.device] + (["--set", args.set] if args.set else [])
     filters = ["--filter", args.filter] if args.filter else []
     color, rows, wide = sys.stdout.isatty(), [], 54
-    stamp = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-             "commit": os.environ.get("WGRAD_COMMIT") or subprocess.run(
-                 ["git", "rev-parse", "--short=12", "HEAD"], cwd=TOP, capture_output=True, text=True).stdout.strip()}
+    stamp = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "commit": commit()}
     for bench in ["kernels", "step"]:
         if args.only not in (None, bench):
             continue

@@ -15,6 +15,10 @@ import torch.nn.functional as F
 
 BLOCK_MS, WARM_MS = 40.0, 600.0
 
+# f32 is f32: cuDNN's convolutions would round factors to 11 bits by default.
+torch.backends.cudnn.allow_tf32 = False
+torch.backends.cuda.matmul.allow_tf32 = False
+
 
 def words(n, salt):
     """24 bits by place and salt, as benches/common/values.rs makes them."""
