@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wgrad_graph::{
-    Args, Backend, Body, BufferId, DType, ErrorKind, Fast, Graph, Group, Home, Kind, Leaf, LeafArg, LeafKind,
-    Loc, Node, Op, Out, Output, Plan, Ran, Shape, Slot, Stage, Step, Val, Watch,
+    Args, Backend, Body, BufferId, Caps, DType, ErrorKind, Fast, Graph, Group, Home, Kind, Leaf, LeafArg,
+    LeafKind, Loc, Node, Op, Out, Output, Plan, Ran, Shape, Slot, Stage, Step, Val, Watch,
 };
 
 use crate::launch::{Binding, Bound, Launch, Lowered, Params, ScalarType, Word};
@@ -555,7 +555,10 @@ fn adapters_are_chosen_by_what_they_are_called() {
         assert_eq!(choose(&found, Some(&adapter.index.to_string())).unwrap().index, adapter.index);
         let named = choose(&found, Some(&adapter.name.to_uppercase())).unwrap();
         assert_eq!(named.name, adapter.name);
-        assert_eq!(Gpu::open(adapter).unwrap().caps(), &adapter.caps);
+        // What is refused when a device opens is off besides.
+        let opened = Gpu::open(adapter).unwrap().caps().clone();
+        assert_eq!(opened, Caps { off: opened.off, ..adapter.caps.clone() });
+        assert!(Fast::ALL.iter().all(|path| opened.off.contains(*path) || !adapter.caps.off.contains(*path)));
         let small = Gpu::open_with(adapter, |caps| caps.max_value_bytes = 1 << 16).unwrap();
         assert_eq!(small.alloc((1 << 16) + 1).unwrap_err().kind(), ErrorKind::Limit);
         assert!(small.alloc(1 << 16).is_ok());
