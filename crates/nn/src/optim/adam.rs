@@ -3,7 +3,7 @@
 use wgrad_autograd::{Counter, Grads, Kept, Operand, Scalar, Tensor, updating};
 use wgrad_graph::{DType, Result};
 
-use super::{Choice, Core, Optimizer, StepInfo, check, zeros_like};
+use super::{Core, Optimizer, StepInfo, check, zeros_like};
 use crate::{Owned, ParamSet};
 
 /// Choices of [`AdamW`].
@@ -157,13 +157,7 @@ impl Moments {
 
     /// The numbers of a step for parameters that have been skipped as often as the owner of `skips`, where `left_out`
     /// steps were left out by the device.
-    fn terms(
-        &self,
-        g: Tensor,
-        skips: &Counter,
-        choice: Choice,
-        left_out: Option<Tensor>,
-    ) -> Result<AdamTerms> {
+    fn terms(&self, g: Tensor, skips: &Counter, left_out: Option<Tensor>) -> Result<AdamTerms> {
         let own = skips.clone();
         let count = move |steps: u64| steps.saturating_sub(own.value()).max(1) as f64;
         let applied = match left_out {
@@ -188,9 +182,9 @@ impl Moments {
         };
         let (scale1, scale2) = (scale(self.beta1)?, scale(self.beta2)?);
         Ok(AdamTerms {
-            lr: choice.of((&self.core.lr).tensor(g)?, 0.0)?,
-            rate1: choice.of((&self.rate1).tensor(g)?, 0.0)?,
-            rate2: choice.of((&self.rate2).tensor(g)?, 0.0)?,
+            lr: (&self.core.lr).tensor(g)?,
+            rate1: (&self.rate1).tensor(g)?,
+            rate2: (&self.rate2).tensor(g)?,
             scale1,
             scale2,
             eps: (&self.eps).tensor(g)?,
@@ -220,18 +214,17 @@ impl Moments {
                 Some(at) => at,
                 None => {
                     let decay = if self.decoupled { None } else { Some((&self.weight_decay).tensor(g)?) };
-                    shared.push((like, self.terms(g, skips, choice, left_out)?, decay));
+                    shared.push((like, self.terms(g, skips, left_out)?, decay));
                     shared.len() - 1
                 }
             };
             let (_, terms, decay) = &shared[at];
             let w = param.t();
-            let g = choice.of(g, 0.0)?;
             let g = decay.map_or(g, |decay| g + w * decay);
             let [new_w, new_m, new_v] = adamw_update(w, g, m.t(), v.t(), terms);
-            param.try_set(new_w)?;
-            m.try_set(new_m)?;
-            v.try_set(new_v)?;
+            param.try_set(choice.of(new_w, w)?)?;
+            m.try_set(choice.of(new_m, m.t())?)?;
+            v.try_set(choice.of(new_v, v.t())?)?;
             info.updated += 1;
         }
         Ok(info)

@@ -90,18 +90,16 @@ struct Core {
     conditional: bool,
 }
 
-/// Whether a step is applied: where it is left out its gradients and rates are such that nothing moves. So all that
-/// it computes waits for that, and no candidate for a new value is stored beside the old one.
+/// What a step sets: new values, or where it is left out the old ones.
 #[derive(Copy, Clone)]
 struct Choice(Option<Tensor>);
 
 impl Choice {
-    /// `x`, or `idle` where the step is left out.
     #[track_caller]
-    fn of(self, x: Tensor, idle: f64) -> Result<Tensor> {
+    fn of(self, new: Tensor, old: Tensor) -> Result<Tensor> {
         match self.0 {
-            None => Ok(x),
-            Some(fine) => fine.try_select(x, idle),
+            None => Ok(new),
+            Some(fine) => fine.try_select(new, old),
         }
     }
 }

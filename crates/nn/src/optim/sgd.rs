@@ -98,19 +98,19 @@ impl Sgd {
             let at = match shared.iter().position(|(dtype, _)| *dtype == param.dtype()) {
                 Some(at) => at,
                 None => {
-                    let lr = choice.of((&self.core.lr).tensor(g)?, 0.0)?;
-                    let momentum = choice.of((&self.momentum).tensor(g)?, 1.0)?;
-                    let weight_decay = choice.of((&self.weight_decay).tensor(g)?, 0.0)?;
+                    let lr = (&self.core.lr).tensor(g)?;
+                    let momentum = (&self.momentum).tensor(g)?;
+                    let weight_decay = (&self.weight_decay).tensor(g)?;
                     shared.push((param.dtype(), SgdTerms { lr, momentum, weight_decay }));
                     shared.len() - 1
                 }
             };
             let terms = &shared[at].1;
             let old = self.velocity.get(i).map(Kept::t);
-            let (w, velocity) = sgd_update(param.t(), choice.of(g, 0.0)?, old, self.nesterov, terms);
-            param.try_set(w)?;
+            let (w, velocity) = sgd_update(param.t(), g, old, self.nesterov, terms);
+            param.try_set(choice.of(w, param.t())?)?;
             if let (Some(kept), Some(velocity)) = (self.velocity.get(i), velocity) {
-                kept.try_set(velocity)?;
+                kept.try_set(choice.of(velocity, kept.t())?)?;
             }
             info.updated += 1;
         }
