@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use wgrad_graph::{Binary, DType, Error, ErrorKind, Graph, MAX_RANK, Node, Op, Out, Reduce, Shape, Unary};
 
-use super::value::{Data, Value};
+use super::value::{Data, Value, each};
 use super::whole;
 use crate::philox::philox;
 
@@ -207,7 +207,7 @@ fn unary(op: Unary, out: Out, x: &Value) -> Value {
             if out.dtype == DType::Bool {
                 return Value::ints(out, x.iter().map(|x| f(*x) as i64).collect());
             }
-            Value::floats(out, x.iter().map(|x| f(*x)).collect())
+            Value::floats(out, each(x.len(), 1, |i| f(x[i])))
         }
         Data::Int(x) => {
             let f = row.int.expect("the row takes integers, checked when recorded");
@@ -221,11 +221,11 @@ fn binary(op: Binary, out: Out, x: &Value, w: &Value) -> Value {
     match (&x.data, &w.data) {
         (Data::Float(x), Data::Float(w)) => {
             let f = row.float.expect("the row takes floats, checked when recorded");
-            let y = x.iter().zip(w).map(|(x, w)| f(*x, *w));
+            let y = each(x.len(), 1, |i| f(x[i], w[i]));
             if out.dtype == DType::Bool {
-                return Value::ints(out, y.map(|y| y as i64).collect());
+                return Value::ints(out, y.into_iter().map(|y| y as i64).collect());
             }
-            Value::floats(out, y.collect())
+            Value::floats(out, y)
         }
         (Data::Int(x), Data::Int(w)) => {
             let f = match op {
@@ -243,9 +243,7 @@ fn binary(op: Binary, out: Out, x: &Value, w: &Value) -> Value {
 fn select(out: Out, ins: &[Arc<Value>]) -> Value {
     let c = |i: usize| ins[0].int(i) != 0;
     let data = match (&ins[1].data, &ins[2].data) {
-        (Data::Float(x), Data::Float(w)) => {
-            Data::Float((0..x.len()).map(|i| if c(i) { x[i] } else { w[i] }).collect())
-        }
+        (Data::Float(x), Data::Float(w)) => Data::Float(each(x.len(), 1, |i| if c(i) { x[i] } else { w[i] })),
         (Data::Int(x), Data::Int(w)) => {
             Data::Int((0..x.len()).map(|i| if c(i) { x[i] } else { w[i] }).collect())
         }
@@ -267,15 +265,34 @@ fn cast(out: Out, x: &Value) -> Value {
     }
 }
 
-/// For each element of `out`, the elements of `x` that reduce into it, in row-major order.
-fn rows(out: Out, x: Shape, reduced: impl Fn(usize) -> bool) -> Vec<Vec<usize>> {
-    let mut rows = vec![Vec::new(); out.shape.elems()];
-    for i in 0..x.elems() {
-        let mut at = unravel(i, x);
-        (0..x.rank()).filter(|axis| reduced(*axis)).for_each(|axis| at[axis] = 0);
-        rows[ravel(&at, out.shape)].push(i);
+/// The elements of a value that reduce into each element of another, in row-major order.
+struct Rows {
+    out: Shape,
+    x: Shape,
+    /// Places of those of the first element.
+    first: Vec<usize>,
+}
+
+impl Rows {
+    fn of(out: Out, x: Shape, reduced: impl Fn(usize) -> bool) -> Rows {
+        let mut dims = x.dims().to_vec();
+        dims.iter_mut().enumerate().filter(|(axis, _)| !reduced(*axis)).for_each(|(_, n)| *n = 1);
+        let over = Shape::from(&*dims);
+        let empty = x.elems() == 0;
+        let first = (0..if empty { 0 } else { over.elems() }).map(|i| ravel(&unravel(i, over), x)).collect();
+        Rows { out: out.shape, x, first }
     }
-    rows
+
+    /// Places of those that reduce into element `i`.
+    fn row(&self, i: usize) -> impl Iterator<Item = usize> {
+        let start = if self.first.is_empty() { 0 } else { ravel(&unravel(i, self.out), self.x) };
+        self.first.iter().map(move |at| start + at)
+    }
+
+    /// `f` of each row.
+    fn each<T: Send>(&self, f: impl Fn(Vec<usize>) -> T + Send + Sync) -> Vec<T> {
+        each(self.out.elems(), self.first.len(), |i| f(self.row(i).collect()))
+    }
 }
 
 /// `f` over `items` as a balanced tree, which depends on their number alone.
@@ -317,20 +334,20 @@ fn int_join(kind: Reduce, dtype: DType) -> (i64, fn(i64, i64) -> i64) {
 }
 
 fn reduce(kind: Reduce, out: Out, x: &Value, reduced: impl Fn(usize) -> bool) -> Value {
-    let rows = rows(out, x.out.shape, reduced);
+    let rows = Rows::of(out, x.out.shape, reduced);
     match &x.data {
         Data::Float(x) => {
             let (none, join) = float_join(kind);
-            let fold = |row: &Vec<usize>| {
-                let items: Vec<f64> = row.iter().map(|i| x[*i]).collect();
+            let fold = |row: Vec<usize>| {
+                let items: Vec<f64> = row.into_iter().map(|i| x[i]).collect();
                 tree(&items, none, &join)
             };
-            Value::floats(out, rows.iter().map(fold).collect())
+            Value::floats(out, rows.each(fold))
         }
         Data::Int(x) => {
             let (none, join) = int_join(kind, out.dtype);
-            let join = |a: i64, i: &usize| super::value::wrap(join(a, x[*i]), out.dtype);
-            Value::ints(out, rows.iter().map(|row| row.iter().fold(none, join)).collect())
+            let join = |a: i64, i: usize| super::value::wrap(join(a, x[i]), out.dtype);
+            Value::ints(out, rows.each(|row| row.into_iter().fold(none, join)))
         }
     }
 }
@@ -349,12 +366,12 @@ fn arg_reduce(max: bool, out: Out, x: &Value, axis: usize) -> Value {
         }
         best as i64
     }
-    let rows = rows(out, x.out.shape, |a| a == axis);
-    let place = |row: &Vec<usize>| match &x.data {
-        Data::Float(x) => first(max, x, row),
-        Data::Int(x) => first(max, x, row),
+    let rows = Rows::of(out, x.out.shape, |a| a == axis);
+    let place = |row: Vec<usize>| match &x.data {
+        Data::Float(x) => first(max, x, &row),
+        Data::Int(x) => first(max, x, &row),
     };
-    Value::ints(out, rows.iter().map(place).collect())
+    Value::ints(out, rows.each(place))
 }
 
 fn matmul(out: Out, a: &Value, b: &Value) -> Value {
@@ -363,16 +380,18 @@ fn matmul(out: Out, a: &Value, b: &Value) -> Value {
     let (Data::Float(a), Data::Float(b)) = (&a.data, &b.data) else {
         unreachable!("floats, checked when recorded")
     };
-    let mut y = vec![0.0; out.shape.elems()];
-    for (row, y) in y.chunks_exact_mut(n.max(1)).enumerate() {
+    let rows = out.shape.elems() / n.max(1);
+    let row = |row: usize| {
         let (batch, i) = (row / m, row % m);
+        let mut y = vec![0.0; n];
         for l in 0..k {
             let x = a[(batch * m + i) * k + l];
             let b = &b[(batch * k + l) * n..][..n];
             y.iter_mut().zip(b).for_each(|(y, w)| *y += x * w);
         }
-    }
-    Value::floats(out, y)
+        y
+    };
+    Value::floats(out, each(rows, k * n, row).concat())
 }
 
 fn concat(out: Out, ins: &[Arc<Value>], axis: usize) -> Value {

@@ -1,6 +1,19 @@
 //! A value of the oracle: floats as f64, integers and truth values exact in i64.
 
+use rayon::prelude::*;
 use wgrad_graph::{DType, Out, Result, bail};
+
+/// Terms from which threads share the work.
+const SHARED: usize = 1 << 14;
+
+/// `f` of all below `n`, each of so many terms. Each is computed alone, so that threads do not show in results.
+pub(super) fn each<T: Send>(n: usize, terms: usize, f: impl Fn(usize) -> T + Send + Sync) -> Vec<T> {
+    let least = (SHARED / terms.max(1)).max(1);
+    if n <= least {
+        return (0..n).map(f).collect();
+    }
+    (0..n).into_par_iter().with_min_len(least).map(f).collect()
+}
 
 #[derive(Clone, Debug)]
 pub(super) enum Data {
@@ -104,11 +117,11 @@ impl Value {
     }
 
     /// The value of `out` whose element `i` is element `from(i)` of this one, or 0 where `None`.
-    pub(super) fn pick(&self, out: Out, from: impl Fn(usize) -> Option<usize>) -> Value {
+    pub(super) fn pick(&self, out: Out, from: impl Fn(usize) -> Option<usize> + Send + Sync) -> Value {
         let n = out.shape.elems();
         let data = match &self.data {
-            Data::Float(x) => Data::Float((0..n).map(|i| from(i).map_or(0.0, |j| x[j])).collect()),
-            Data::Int(x) => Data::Int((0..n).map(|i| from(i).map_or(0, |j| x[j])).collect()),
+            Data::Float(x) => Data::Float(each(n, 4, |i| from(i).map_or(0.0, |j| x[j]))),
+            Data::Int(x) => Data::Int(each(n, 4, |i| from(i).map_or(0, |j| x[j]))),
         };
         Value { out, data }
     }
