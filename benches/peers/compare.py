@@ -23,7 +23,7 @@ import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
-PEERS = ["burn-vulkan", "burn-wgpu", "candle", "torch"]
+PEERS = ["burn-vulkan", "burn-wgpu", "meganeura", "candle", "torch"]
 
 
 class Program:
