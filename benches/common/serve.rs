@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::row::Row;
+use crate::threads::ranges;
 use crate::values;
 
 /// What went wrong, as text.
@@ -56,10 +57,15 @@ pub struct Digest {
 impl Digest {
     /// That of `x`.
     pub fn of(x: &[f32]) -> Digest {
+        let parts = ranges(x.len(), 1, |part| {
+            let x = &x[part];
+            let largest = x.iter().fold(0.0, |m, x| x.abs().max(m));
+            (largest, x.iter().map(|x| f64::from(*x)).sum::<f64>())
+        });
         Digest {
             elems: x.len(),
-            largest: x.iter().fold(0.0, |m, x| f64::from(x.abs()).max(m)),
-            mean: x.iter().map(|x| f64::from(*x)).sum::<f64>() / x.len().max(1) as f64,
+            largest: parts.iter().fold(0.0, |m, part| f64::from(part.0).max(m)),
+            mean: parts.iter().map(|part| part.1).sum::<f64>() / x.len().max(1) as f64,
             samples: values::indices(x.len()).into_iter().map(|i| x[i]).collect(),
         }
     }

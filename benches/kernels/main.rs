@@ -9,6 +9,7 @@ mod work;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use clap::Parser;
 use wgrad::prelude::*;
@@ -21,8 +22,8 @@ use work::{Cost, Operands, Work};
 
 /// Times kernels: by the host's clock around many runs, and by the device's own where it has one.
 ///
-/// Every result is compared with the f64 oracle (large products with the CPU executor) before it is timed. The
-/// device's peaks are measured first; each line shows its share of the one that limits it.
+/// Every result is compared before it is timed: where memory is the limit, all of it with plain loops in f64; else
+/// with the f64 oracle (large products with the CPU executor), by rows where they are independent. The device's peaks are measured first; each line shows its share of the one that limits it.
 #[derive(Parser)]
 struct Args {
     /// `auto`, `cpu`, or an adapter's index or part of its name.
@@ -49,6 +50,9 @@ struct Args {
     /// Prints the workloads as lines of JSON and does nothing else.
     #[arg(long)]
     list: bool,
+    /// Also prints how long operands and checks took.
+    #[arg(long)]
+    verbose: bool,
     /// Answers a driver's questions, see `benches/peers/compare.py`.
     #[arg(long)]
     serve: bool,
@@ -59,8 +63,11 @@ struct Args {
 
 fn run(device: &Device, work: &Work, seconds: f64) -> Result<Line> {
     let ctx = Context::new(device)?;
+    let start = Instant::now();
     let operands = Operands::new(&ctx, work)?;
+    let operands_s = start.elapsed().as_secs_f64();
     let error = check::run(&ctx, work, &operands)?;
+    let check_s = start.elapsed().as_secs_f64() - operands_s;
     let pass = || ctx.pass(|p| operands.run(p, work).map(|_| ()));
     let times = peaks::time(&ctx, seconds, operands.runs(), &pass)?;
     let ms = times.best();
@@ -83,7 +90,7 @@ fn run(device: &Device, work: &Work, seconds: f64) -> Result<Line> {
         of,
         share: None,
         error,
-        more: BTreeMap::new(),
+        more: BTreeMap::from([("operands_s", operands_s), ("check_s", check_s)]),
     })
 }
 
@@ -122,6 +129,10 @@ fn main() -> Result<()> {
             Ok(mut line) => {
                 line.share = record.peaks.get(line.of).map(|peak| line.amount / peak);
                 println!("{line}");
+                if args.verbose {
+                    let [operands, check] = ["operands_s", "check_s"].map(|what| line.more[what]);
+                    println!("  operands in {operands:.2} s, check in {check:.2} s");
+                }
                 record.lines.push(line);
             }
             Err(error) => {

@@ -196,7 +196,7 @@ fn of_elements(n: usize) -> Vec<Work> {
         work("scale", format!("scale {n}"), [float(&[n])], bytes(2.0), |x| {
             Ok(vec![x[0].try_mul(2.0)?.try_add(1.0)?])
         }),
-        work("gelu_chain", format!("gelu(2x+1)+x {n}"), [float(&[n])], bytes(2.0), |x| {
+        work("gelu_chain", format!("gelu(2x+1)+x {n}"), [rows(&[n])], bytes(2.0), |x| {
             Ok(vec![x[0].try_mul(2.0)?.try_add(1.0)?.try_gelu()?.try_add(x[0])?])
         }),
         work("sum", format!("sum {n}"), [float(&[n])], bytes(1.0), |x| Ok(vec![x[0].try_sum(..)?]))

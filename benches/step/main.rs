@@ -19,6 +19,7 @@ use wgrad::prelude::*;
 use wgrad::{Error, ErrorKind, Result};
 use wgrad_benches::{Line, Model, Record, Stamp, Sweep, serve};
 
+use check::Truths;
 use peaks::Set;
 use served::Served;
 use training::{How, Training};
@@ -58,6 +59,9 @@ struct Args {
     /// Also prints where the time of each step goes, by kernels.
     #[arg(long)]
     profile: bool,
+    /// Also prints how long checks took.
+    #[arg(long)]
+    verbose: bool,
     /// Prints the workloads as lines of JSON and does nothing else.
     #[arg(long)]
     list: bool,
@@ -72,8 +76,10 @@ struct Args {
     bench: bool,
 }
 
-fn run(device: &Device, work: &Work, how: How, args: &Args) -> Result<Line> {
-    let error = check::run(device, work, how)?;
+fn run(device: &Device, work: &Work, how: How, args: &Args, truths: &mut Truths) -> Result<Line> {
+    let start = Instant::now();
+    let error = check::run(device, work, how, truths)?;
+    let check_s = start.elapsed().as_secs_f64();
     let training = Training::new(device, &work.model, how)?;
     training.ctx.sync()?;
     let start = Instant::now();
@@ -84,6 +90,7 @@ fn run(device: &Device, work: &Work, how: How, args: &Args) -> Result<Line> {
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
     let plan = training.ctx.last_plan().map(|plan| plan.memory(training.ctx.caps()));
     let more = BTreeMap::from([
+        ("check_s", check_s),
         ("first_ms", first_ms),
         ("peak_mib", mib(training.ctx.stats().peak_bytes)),
         ("planned_mib", mib(plan.map_or(0, |m| m.peak_bytes()))),
@@ -136,9 +143,10 @@ fn main() -> Result<()> {
         peaks::peaks(&device, set)?,
     );
     println!("{}\n\n{}", record.head(), Line::HEAD);
+    let mut truths = Truths::default();
     let both = [How::Recorded, How::Captured];
     for (work, how) in all.iter().filter(chosen).flat_map(|work| both.map(|how| (work, how))) {
-        match run(&device, work, how, &args) {
+        match run(&device, work, how, &args, &mut truths) {
             Ok(mut line) => {
                 line.share = record.peaks.get(line.of).map(|peak| line.amount / peak);
                 println!(
@@ -148,6 +156,9 @@ fn main() -> Result<()> {
                     line.more["planned_mib"],
                     line.more["least_mib"]
                 );
+                if args.verbose {
+                    println!("  check in {:.2} s", line.more["check_s"]);
+                }
                 record.lines.push(line);
             }
             Err(error) => {
