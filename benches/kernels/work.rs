@@ -33,6 +33,8 @@ pub(crate) struct Work {
     /// Largest difference allowed, relative to the largest number of the result.
     pub(crate) tolerance: f64,
     pub(crate) run: Box<Run>,
+    /// Results that take the place of operands.
+    keeps: &'static [[usize; 2]],
 }
 
 fn float(dims: &[usize]) -> Input {
@@ -67,10 +69,16 @@ fn work(
         cost,
         tolerance: 1e-5,
         run: Box::new(run),
+        keeps: &[],
     }
 }
 
 impl Work {
+    /// Each run goes on from the operands `[result, operand]` that the one before has left.
+    fn keeping(self, keeps: &'static [[usize; 2]]) -> Work {
+        Work { keeps, ..self }
+    }
+
     fn within(self, tolerance: f64) -> Work {
         Work { tolerance, ..self }
     }
@@ -275,8 +283,8 @@ fn cross_entropy(rows: usize, classes: usize) -> Work {
     })
 }
 
-/// The first step of AdamW over `n` numbers: weights, means and means of squares are read and written, gradients
-/// read.
+/// Steps of AdamW over `n` numbers, each with the bias correction of the first: weights, means and means of squares are
+/// read and written where they lie, gradients read.
 fn adamw(n: usize) -> Work {
     let zeros = || Input { data: Operand { dims: vec![n], kind: Kind::Zeros, bound: 0 }, by_rows: false };
     let bytes = Cost::Bytes(7.0 * 4.0 * n as f64);
@@ -288,6 +296,7 @@ fn adamw(n: usize) -> Work {
         let direction = m.try_mul(1.0 / (1.0 - 0.9))?.try_div(root)?;
         Ok(vec![w.try_sub(direction.try_add(w.try_mul(0.01)?)?.try_mul(1e-3)?)?, m, v])
     })
+    .keeping(&[[0, 0], [1, 2], [2, 3]])
 }
 
 /// One small network from the host and back is timed elsewhere; here it is its products.
@@ -396,7 +405,9 @@ impl Operands {
         let mut results = Vec::new();
         for copy in &self.copies {
             let x: Vec<Tensor> = copy.iter().map(Kept::t).collect();
-            results.extend((work.run)(&x)?);
+            let found = (work.run)(&x)?;
+            work.keeps.iter().try_for_each(|[i, to]| copy[*to].try_set(found[*i]))?;
+            results.extend(found);
         }
         pass.compute(&results)?;
         Ok(results)

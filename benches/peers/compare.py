@@ -20,9 +20,11 @@ import statistics
 import subprocess
 import sys
 import threading
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
+SLOW_MS = 8000
 PEERS = ["burn-vulkan", "burn-wgpu", "meganeura", "candle", "torch"]
 
 
@@ -156,18 +158,21 @@ def measure(row, ours, peers, args):
             continue
         found[program.name] = {"first_ms": answer["first_ms"], "difference": off}
         running.append(program)
-    times = {program.name: [] for program in running}
+    times, slow = {program.name: [] for program in running}, set()
     if len(running) > 1:
         for turn in range(args.rounds):
             # Whoever goes first, goes last the next time.
             for program in running if turn % 2 == 0 else running[::-1]:
-                if program.name in times:
+                if program.name in times and program.name not in slow:
                     answer = program.ask(do="turn", seconds=args.seconds)
                     if "no" in answer:
                         found[program.name] = answer
                         times.pop(program.name)
                     else:
                         times[program.name] += answer["ms"]
+                        # Who takes that long for one run is no nearer after four.
+                        if sum(answer["ms"]) > SLOW_MS and program is not ours:
+                            slow.add(program.name)
     for program in running:
         if times.get(program.name):
             ms = times[program.name]
@@ -244,6 +249,7 @@ def main():
     parser.add_argument("--by", choices=["median", "least"], default="median",
                         help="ratios of median times, or, on a busy machine, of the least")
     parser.add_argument("--patience", type=float, default=900, help="seconds after which a peer is given up (900)")
+    parser.add_argument("--within", type=float, default=math.inf, help="seconds after which no row is begun")
     parser.add_argument("--captured", action="store_true", help="wgrad's steps are captured and replayed")
     parser.add_argument("--programs", help="folder that holds all programs; else they are built")
     parser.add_argument("--python", default=sys.executable, help="the Python that has PyTorch")
@@ -259,7 +265,7 @@ def main():
     peers = [Program(name, peer(args, name), patience=args.patience) for name in names]
     options = ["--device", args.device] + (["--set", args.set] if args.set else [])
     filters = ["--filter", args.filter] if args.filter else []
-    color, rows, wide = sys.stdout.isatty(), [], 54
+    color, rows, wide, left, begin = sys.stdout.isatty(), [], 54, [], time.monotonic()
     stamp = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "commit": commit()}
     for bench in ["kernels", "step"]:
         if args.only not in (None, bench):
@@ -279,6 +285,9 @@ def main():
             print("\n".join(f"{p.title:<16} on {p.device}" for p in [ours, *peers]))
             print(f"\n{'workload':<{wide}} {'wgrad ms':>9}" + "".join(f"{p.name + ' ms':>15} ratio" for p in peers))
         for row in listed:
+            if time.monotonic() - begin > args.within:
+                left.append(row["name"])
+                continue
             print(f"{row['name']:<{wide}} ", end="", flush=True)
             found = measure(row, ours, peers, args)
             rows.append((row, found))
@@ -293,6 +302,8 @@ def main():
         ours.stop()
     for program in peers:
         program.stop()
+    if left:
+        print(f"\nno time was left for {', '.join(left)}")
     print("\n" + summary(rows, peers))
     stamp["peers"] = {p.name: f"{p.title} on {p.device}" for p in peers}
     text = json.dumps({**stamp, "rows": [{"name": row["name"], **found} for row, found in rows]}, indent=1) + "\n"
