@@ -52,6 +52,9 @@ impl View {
 
     /// Whether element `n` of the row-major order of `dims` is element `n`.
     pub fn is_linear(&self) -> bool {
+        if self.dims.contains(&0) {
+            return true;
+        }
         let linear = View::linear(&self.dims);
         let same = |i: usize| self.dims[i] == 1 || self.strides[i] == linear.strides[i];
         self.offset == 0 && self.valid.is_none() && self.dynamic.is_empty() && (0..self.dims.len()).all(same)

@@ -251,6 +251,20 @@ fn many_parts_are_written_one_by_one() {
     verify(&s, &plan, 10);
 }
 
+/// Parts that share words are written over what the kernel before left there, also where nothing is.
+#[test]
+fn parts_of_nothing_are_written_in_place() {
+    let few = Caps { max_buffers: 3, ..caps() };
+    for rows in [0, 2] {
+        let mut s = Sketch::new();
+        let parts: Vec<Val> = (1..4).map(|n| s.input(&[5, rows, n], DType::Bool)).collect();
+        let y = s.op(Op::Concat { axis: 2 }, &parts);
+        let roots = [Root { val: y, into: None }];
+        let plan = checked(&s, &roots, &s.leaves(LeafKind::Buffer), &FUSED, &few);
+        assert_eq!(plan.steps.len(), 3, "{plan}");
+    }
+}
+
 /// What is read at its own place and at another is stored first.
 #[test]
 fn a_result_read_at_two_places_is_stored() {
