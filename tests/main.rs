@@ -50,6 +50,7 @@ mod table;
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -60,7 +61,7 @@ pub(crate) enum Test {
     /// Needs no device.
     Plain(&'static str, fn()),
     /// Runs on every device.
-    Device(&'static str, fn(&Subject)),
+    Device(String, Box<dyn Fn(&Subject) + Send + Sync>),
 }
 
 /// Lists a module's tests: `suite![plain: walls, headers; device: add, sub]`.
@@ -70,7 +71,7 @@ macro_rules! suite {
         pub(crate) fn tests() -> Vec<$crate::Test> {
             vec![
                 $($crate::Test::Plain(stringify!($plain), $plain),)*
-                $($crate::Test::Device(stringify!($device), $device),)*
+                $($crate::Test::Device(stringify!($device).to_owned(), Box::new($device)),)*
             ]
         }
     };
@@ -121,7 +122,9 @@ fn main() -> ExitCode {
             match test {
                 Test::Plain(name, f) => trials.push(trial(format!("{module}::{name}"), f)),
                 Test::Device(name, f) => {
+                    let f = Arc::new(f);
                     for subject in subjects {
+                        let f = Arc::clone(&f);
                         trials
                             .push(trial(format!("{module}::{name}::{}", subject.tag()), move || f(subject)));
                     }

@@ -2,15 +2,34 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
 use wgrad::nn::{AdamW, AdamWConfig, Mlp, Module, Optimizer, Rng};
 use wgrad::{Attention, Context, DType, Fast, HostTensor, Off, Pass, Result, Tensor, vjp};
 
-use crate::{Subject, halves};
+use crate::{Subject, Test, halves};
 
-crate::suite![
-    plain: ;
-    device: every_path_agrees_with_its_absence, paths_make_fewer_dispatches,
-];
+/// A test for each path, so that no test compiles everything more than twice.
+pub(crate) fn tests() -> Vec<Test> {
+    let mut tests = vec![
+        Test::Device("paths_make_fewer_dispatches".to_owned(), Box::new(paths_make_fewer_dispatches)),
+        Test::Device("nothing_changes_without_all".to_owned(), Box::new(nothing_changes_without_all)),
+    ];
+    for path in Fast::ALL {
+        let without = move |subject: &Subject| nothing_changes_without(subject, path);
+        tests.push(Test::Device(format!("nothing_changes_without_{}", path.name()), Box::new(without)));
+    }
+    tests
+}
+
+type Results = Arc<OnceLock<Vec<Vec<f64>>>>;
+
+/// Where a device's results with all paths are kept, so that they are computed once.
+fn with_all(subject: &Subject) -> Results {
+    static MADE: Mutex<BTreeMap<String, Results>> = Mutex::new(BTreeMap::new());
+    Arc::clone(MADE.lock().unwrap().entry(subject.tag().to_owned()).or_default())
+}
 
 /// A context of its own without some paths.
 fn without(subject: &Subject, off: Off) -> Context {
@@ -73,20 +92,27 @@ fn results(ctx: &Context) -> Result<Vec<Vec<f64>>> {
     Ok(made)
 }
 
-fn every_path_agrees_with_its_absence(subject: &Subject) {
-    let all = Fast::ALL.into_iter().fold(Off::default(), Off::with);
-    let want = results(&without(subject, Off::default())).unwrap();
-    let alone = Fast::ALL.into_iter().map(|path| Off::default().with(path));
-    // What a slow compiler is spared: the paths one by one.
-    for off in alone.filter(|_| !subject.is_slow()).chain([all]) {
-        let got = results(&without(subject, off)).unwrap();
-        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-            let largest = want.iter().filter(|w| w.is_finite()).fold(1e-6_f64, |m, w| m.max(w.abs()));
-            assert_eq!(got.len(), want.len());
-            for (g, w) in got.iter().zip(want) {
-                let same = g == w || g.is_nan() && w.is_nan() || (g - w).abs() <= 4e-5 * largest;
-                assert!(same, "without {off}: result {i}: {g} and {w}");
-            }
+fn nothing_changes_without(subject: &Subject, path: Fast) {
+    // What a slow device is spared: the paths one by one.
+    if !subject.is_slow() {
+        agrees_without(subject, Off::default().with(path));
+    }
+}
+
+fn nothing_changes_without_all(subject: &Subject) {
+    agrees_without(subject, Fast::ALL.into_iter().fold(Off::default(), Off::with));
+}
+
+fn agrees_without(subject: &Subject, off: Off) {
+    let all = with_all(subject);
+    let want = all.get_or_init(|| results(&without(subject, Off::default())).unwrap());
+    let got = results(&without(subject, off)).unwrap();
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        let largest = want.iter().filter(|w| w.is_finite()).fold(1e-6_f64, |m, w| m.max(w.abs()));
+        assert_eq!(got.len(), want.len());
+        for (g, w) in got.iter().zip(want) {
+            let same = g == w || g.is_nan() && w.is_nan() || (g - w).abs() <= 4e-5 * largest;
+            assert!(same, "without {off}: result {i}: {g} and {w}");
         }
     }
 }
