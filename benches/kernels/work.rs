@@ -402,14 +402,20 @@ impl Operands {
 
     /// Runs the workload once on each copy, in one submission.
     pub(crate) fn run(&self, pass: &Pass, work: &Work) -> Result<Vec<Tensor>> {
-        let mut results = Vec::new();
+        let (mut results, mut computed) = (Vec::new(), Vec::new());
         for copy in &self.copies {
             let x: Vec<Tensor> = copy.iter().map(Kept::t).collect();
             let found = (work.run)(&x)?;
-            work.keeps.iter().try_for_each(|[i, to]| copy[*to].try_set(found[*i]))?;
+            for (i, y) in found.iter().enumerate() {
+                match work.keeps.iter().find(|[from, _]| *from == i) {
+                    // Computed at the end of the pass, where its operand lies; asked for, it had memory of its own.
+                    Some([_, to]) => copy[*to].try_set(*y)?,
+                    None => computed.push(*y),
+                }
+            }
             results.extend(found);
         }
-        pass.compute(&results)?;
+        pass.compute(&computed)?;
         Ok(results)
     }
 }
