@@ -47,6 +47,11 @@ impl Times {
 /// Least time between two looks at the clock.
 const TURN: Duration = Duration::from_millis(40);
 
+/// Passes between two looks at the clock where they take no longer than [`LONGEST`], so that what the host does for a
+/// pass goes on beside the one before, as it does in a loop that trains.
+const PASSES: f64 = 8.0;
+const LONGEST: Duration = Duration::from_secs(1);
+
 /// Times `pass`, which records and submits `runs` runs of a piece of work.
 ///
 /// # Errors
@@ -62,7 +67,8 @@ pub(crate) fn time(ctx: &Context, seconds: f64, runs: usize, pass: &dyn Fn() -> 
     };
     turn(3)?;
     let once = turn(1)? * runs as f64 / 1e3;
-    let passes = (TURN.as_secs_f64() / once).ceil().clamp(1.0, 2000.0) as usize;
+    let several = (LONGEST.as_secs_f64() / once).floor().min(PASSES);
+    let passes = (TURN.as_secs_f64() / once).ceil().max(several).clamp(1.0, 2000.0) as usize;
     let (begin, mut found) = (Instant::now(), Vec::new());
     while found.len() < 5 || begin.elapsed() < Duration::from_secs_f64(seconds) {
         found.push(turn(passes)?);
