@@ -148,6 +148,19 @@ fn halves(subject: &Subject) {
             }
             Case { dtype, turned, ..Case::of([1, 2, 1, 19, 70, d, 5], true) }.check(&ctx, tolerance);
         }
+        // Where the adapter has units for matrices, they multiply these.
+        for (size, turned, mask) in [
+            ([2, 4, 2, 131, 70, 64, 64], false, Mask::None),
+            ([1, 2, 2, 67, 150, 32, 40], true, Mask::Truth),
+            ([1, 2, 1, 70, 133, 128, 96], true, Mask::Added(DType::F32)),
+            ([2, 3, 3, 16, 260, 64, 36], false, Mask::Added(DType::F16)),
+        ] {
+            for causal in [false, true] {
+                if !is_software(subject) {
+                    Case { dtype, turned, mask, ..Case::of(size, causal) }.check(&ctx, tolerance);
+                }
+            }
+        }
     }
 }
 

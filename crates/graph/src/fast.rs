@@ -55,13 +55,15 @@ pub enum Fast {
     RowPrograms,
     /// Attention by blocks, without its weights in memory.
     FlashAttention,
+    /// Attention of f16 on units that multiply small matrices, where the adapter has those.
+    CooperativeAttention,
     /// A plan bound to the buffers that it was bound to before takes its bind groups as a whole.
     BoundPlans,
 }
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 25] = [
+    pub const ALL: [Fast; 26] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
@@ -86,6 +88,7 @@ impl Fast {
         Fast::EqualPasses,
         Fast::RowPrograms,
         Fast::FlashAttention,
+        Fast::CooperativeAttention,
         Fast::BoundPlans,
     ];
 
@@ -116,6 +119,7 @@ impl Fast {
             Fast::EqualPasses => "equal_passes",
             Fast::RowPrograms => "row_programs",
             Fast::FlashAttention => "flash_attention",
+            Fast::CooperativeAttention => "cooperative_attention",
             Fast::BoundPlans => "bound_plans",
         }
     }

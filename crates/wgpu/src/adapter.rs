@@ -83,6 +83,7 @@ pub(crate) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
     adapter.features()
         & (wgpu::Features::IMMEDIATES
             | wgpu::Features::SUBGROUP
+            | wgpu::Features::SUBGROUP_BARRIER
             | wgpu::Features::PIPELINE_CACHE
             | wgpu::Features::SHADER_I16
             | wgpu::Features::TIMESTAMP_QUERY

@@ -344,3 +344,37 @@ pub(crate) fn attention_turns(rows: usize, features: usize) -> usize {
     // Of a tile of 64 rows: 13 for 32 features of each product, 64 rows and their staging for each sum.
     rows.div_ceil(64) * (2 * features.div_ceil(32) * 14 + 2 * 100)
 }
+
+/// Whose rows a kernel of an attention owns, and what for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Owned {
+    /// Queries, for the result.
+    Result,
+    /// Queries, for their gradient.
+    Queries,
+    /// Keys, for theirs and that of values.
+    Keys,
+}
+
+/// A workgroup of an attention on units for matrices.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Strips {
+    /// Rows that a subgroup owns: 16 or 32.
+    pub(crate) rows: usize,
+    /// Subgroups.
+    pub(crate) warps: usize,
+    /// Rows of the other side at a time.
+    pub(crate) wide: usize,
+}
+
+/// The workgroup of an attention on units for heads of so many features: registers hold a subgroup's sums and kept rows, and
+/// the scores of its rows with a tile's, and 48 KiB the strips and two tiles.
+pub(crate) fn attention_strips(owned: Owned, features: usize) -> Strips {
+    let form = |rows, warps, wide| Strips { rows, warps, wide };
+    match (owned, features) {
+        (Owned::Result, ..=64) => form(32, 4, 64),
+        (Owned::Queries, ..=64) => form(16, 4, 64),
+        (Owned::Keys, ..=64) => form(16, 4, 32),
+        _ => form(16, 4, 32),
+    }
+}

@@ -1,5 +1,7 @@
 //! Whether the units for matrices that an adapter promises multiply right.
 
+pub(crate) mod attention;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -44,7 +46,7 @@ pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps) -> Vec<Fast> {
     let mut tried = lock(&TRIED);
     let refused = tried.get_or_insert_default().entry(key).or_insert_with(|| {
         let mut refused = Vec::new();
-        for path in [Fast::CooperativeMatmul, Fast::SplitMatmul] {
+        for path in [Fast::CooperativeMatmul, Fast::SplitMatmul, Fast::CooperativeAttention] {
             // A device of its own for each: what one loses, the other may do.
             let tried = Gpu::untested(adapter, caps.clone()).and_then(|gpu| fault(&gpu, path));
             match tried {
@@ -59,8 +61,11 @@ pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps) -> Vec<Fast> {
     refused.clone()
 }
 
-/// What is wrong with the products of a path, on any tiling that it has.
+/// What is wrong with the products of a path, on any tiling that it has, or with its attention.
 pub(crate) fn fault(gpu: &Gpu, path: Fast) -> Result<Option<String>> {
+    if path == Fast::CooperativeAttention {
+        return attention::fault(gpu);
+    }
     let split = path == Fast::SplitMatmul;
     let products = if split { choose::split_products(gpu.caps()) } else { choose::half_products() };
     for (i, product) in products.into_iter().enumerate() {
@@ -273,7 +278,7 @@ impl Trial {
     }
 }
 
-/// The bits of a multiple of 1/4 below 16.
+/// The bits of a number that f16 holds as a normal one.
 fn f16_bits(x: f64) -> u16 {
     let bits = (x as f32).to_bits();
     let size = bits & 0x7fff_ffff;

@@ -4,14 +4,18 @@
 //! queries, those of keys and values own keys. What they share is printed by [`tile`].
 
 mod tile;
+mod units;
 
-use wgrad_graph::{Attend, DType, Heads, IndexId, Op, Out, Result, bail};
+use std::fmt::Write as _;
+
+use wgrad_graph::{Attend, DType, Fast, Heads, IndexId, Op, Out, Result, bail};
 
 use super::kernel::{Cx, Kernel, Touch};
 use super::{fold, points};
 use crate::choose;
 use crate::launch::{Launch, Lowered};
 use tile::Text;
+use units::Units;
 
 /// Rows of a tile, on both sides.
 pub(super) const ROWS: usize = 64;
@@ -54,6 +58,8 @@ pub(super) struct Site<'a> {
     pub(super) ins: &'a [(u16, IndexId)],
     /// Whether features move by fours.
     pub(super) quads: bool,
+    /// Whether units for matrices may multiply.
+    pub(super) units: bool,
 }
 
 pub(super) fn lower(cx: Cx<'_>, op: Op, ins: &[(u16, IndexId)]) -> Result<Lowered> {
@@ -61,8 +67,7 @@ pub(super) fn lower(cx: Cx<'_>, op: Op, ins: &[(u16, IndexId)]) -> Result<Lowere
     let node = cx.graph.node(cx.step.group.stores[0].val.node);
     let shape = |i: usize| cx.graph.out(node.inputs[i]).shape;
     let heads = Heads::of(shape(0), shape(1), shape(2));
-    let plain = Site { cx, attend, heads, ins, quads: false };
-    let site = Site { quads: plain.moves_by_fours(&node.inputs), ..plain };
+    let mut site = Site { cx, attend, heads, ins, quads: false, units: false };
     let goals: &[Goal] = match op {
         Op::Attention(_) => &[Goal::Result],
         // Accumulators of both in registers: up to 64 features they fit beside the tile's.
@@ -75,6 +80,8 @@ pub(super) fn lower(cx: Cx<'_>, op: Op, ins: &[(u16, IndexId)]) -> Result<Lowere
             Goal::Queries,
         ],
     };
+    site.units = site.on_units(goals) && site.moves_by_fours(&node.inputs, &[DType::F16, DType::F32]);
+    site.quads = site.units || site.moves_by_fours(&node.inputs, &[DType::F32]);
     let mut launches = Vec::new();
     for goal in goals {
         launches.extend(site.launches(*goal)?);
@@ -94,6 +101,74 @@ impl<'a> Site<'a> {
         (view.offset, strides)
     }
 
+    /// Words of an operand's view: offset, and the strides of its axes.
+    pub(super) fn view(&self, k: &mut Kernel<'a>, i: usize) -> [String; 5] {
+        let (offset, strides) = self.strides(i);
+        let mut values = [offset; 5];
+        values[1..].copy_from_slice(&strides);
+        let mut n = 0;
+        ["at", "b", "h", "r", "c"].map(|part| {
+            n += 1;
+            k.word(&format!("x{i}{part}"), values[n - 1])
+        })
+    }
+
+    /// The base of an operand's matrix: of a head of queries, or of keys.
+    pub(super) fn base(&self, k: &mut Kernel<'a>, i: usize) -> String {
+        let [at, b, h, ..] = self.view(k, i);
+        let head = if i == 1 || i == 2 { "group_of" } else { "head" };
+        format!("{at} + z * {b} + {head} * {h}")
+    }
+
+    /// Where a workgroup is that owns `rows` rows: its own rows, head and batch, and the other side's rows.
+    pub(super) fn place(
+        &self,
+        goal: Goal,
+        k: &mut Kernel<'a>,
+        [first, groups, blocks]: [usize; 3],
+        rows: usize,
+    ) -> String {
+        let heads = self.heads;
+        let words = [
+            ("first", first),
+            ("total", groups),
+            ("blocks", blocks),
+            ("heads", if goal.owns_queries() { heads.h } else { heads.g }),
+            ("ratio", heads.shared()),
+            ("d", heads.d),
+            ("e", heads.e),
+            ("l", heads.l),
+            ("s", heads.s),
+        ];
+        let mut text = k.declare_words(&words);
+        let scale = self.attend.scale(heads.d) as f32;
+        let word = k.word("scale", i64::from(scale.to_bits()));
+        let _ = writeln!(text, "let scale = bitcast<f32>({word});\nlet factor = scale * 1.4426950408889634;");
+        text.push_str(
+            "let slot = first + group.y * groups.x + group.x;\nlet live = slot < total;\n\
+             let which = min(slot, total - 1u);\nlet pair = which / blocks;\nz = pair / heads;\n",
+        );
+        let causal = self.attend.causal;
+        if goal.owns_queries() {
+            // The last queries of a causal attention see most keys: they come first.
+            let _ = write!(
+                text,
+                "head = pair % heads;\nlet group_of = head / ratio;\nlet turns = 1u;\n\
+                 let own0 = (blocks - 1u - which % blocks) * {rows}u;\nlet begin = 0u;\n",
+            );
+            let end = if causal { format!("min(s, own0 + {rows}u)") } else { "s".to_owned() };
+            let _ = writeln!(text, "let end = {end};");
+        } else {
+            let begin = if causal { "own0" } else { "0u" };
+            let _ = writeln!(
+                text,
+                "let group_of = pair % heads;\nlet turns = ratio;\nlet own0 = (which % blocks) * {rows}u;\n\
+                 let begin = {begin};\nlet end = l;"
+            );
+        }
+        text
+    }
+
     /// The operands with features, of which four neighbours may be one vector.
     fn featured(&self) -> Vec<usize> {
         let rest = self.attend.rest();
@@ -102,14 +177,28 @@ impl<'a> Site<'a> {
         all
     }
 
-    fn moves_by_fours(&self, vals: &[wgrad_graph::Val]) -> bool {
+    /// Whether units multiply its halves, if features move by fours.
+    fn on_units(&self, goals: &[Goal]) -> bool {
+        let caps = self.cx.caps;
+        let dtype = |i: usize| self.out(i).dtype;
+        let rest = self.attend.rest();
+        caps.cooperative
+            && caps.allows(Fast::CooperativeAttention)
+            && caps.subgroup == 32
+            && [self.heads.d, self.heads.e].iter().all(|n| (32..=128).contains(n))
+            && (0..3).all(|i| dtype(i) == DType::F16)
+            && (self.ins.len() <= rest || matches!(dtype(rest), DType::F16 | DType::F32))
+            && goals.iter().all(|goal| Units::new(self, *goal).fits())
+    }
+
+    fn moves_by_fours(&self, vals: &[wgrad_graph::Val], of: &[DType]) -> bool {
         let others = (0..self.ins.len()).filter(|i| !self.featured().contains(i));
         let shared: Vec<u16> = others.map(|i| self.ins[i].0).collect();
         let loc = |operand: u16| self.cx.step.reads[usize::from(operand)];
         self.featured().into_iter().all(|i| {
             let (offset, [b, h, row, one]) = self.strides(i);
             let width = self.cx.graph.out(vals[i]).shape[3];
-            self.out(i).dtype == DType::F32
+            of.contains(&self.out(i).dtype)
                 && (one == 1 || width == 1)
                 && [offset, b, h, row, width as i64].iter().all(|n| n % 4 == 0)
                 && shared.iter().all(|o| loc(*o) != loc(self.ins[i].0))
@@ -145,6 +234,7 @@ impl<'a> Site<'a> {
             return Ok(Vec::new());
         }
         let caps = self.cx.caps;
+        let units = self.units.then(|| Units::new(self, goal));
         let resident = self.resident(goal);
         let Some(class) = choose::attention_class(width, resident, caps) else {
             bail!(Limit, name, "heads of {d} and {e} features have no kernel on {}", caps.name);
@@ -154,7 +244,7 @@ impl<'a> Site<'a> {
         if !choose::runs_to_end(turns, caps) {
             bail!(Limit, name, "{other} rows take more turns of a loop than {} makes", caps.name);
         }
-        let blocks = own.div_ceil(ROWS);
+        let blocks = own.div_ceil(units.as_ref().map_or(ROWS, Units::own));
         let groups = points(name, &[count, blocks])?;
         let products = match goal {
             Goal::Result | Goal::Keys { keys: false, .. } => d + e,
@@ -167,24 +257,22 @@ impl<'a> Site<'a> {
         for first in (0..groups).step_by(each) {
             let some = each.min(groups - first);
             let part = flops * some as u64 / groups as u64;
-            launches.push(self.launch(goal, class, [first, groups, blocks, some], part)?);
+            let grid = fold(some as u64, caps)?;
+            launches.push(match &units {
+                Some(units) => units.launch([first, groups, blocks], grid, part)?,
+                None => self.launch(goal, class, [first, groups, blocks], grid, part)?,
+            });
         }
         Ok(launches)
     }
 
-    fn launch(
-        &self,
-        goal: Goal,
-        class: usize,
-        [first, groups, blocks, some]: [usize; 4],
-        flops: u64,
-    ) -> Result<Launch> {
+    fn launch(&self, goal: Goal, class: usize, at: [usize; 3], grid: [u32; 3], flops: u64) -> Result<Launch> {
         let mut k = Kernel::new(self.cx);
         let text = Text::new(self, goal, class, &mut k);
-        let regions = text.regions(&mut k, [first, groups, blocks]);
+        let regions = text.regions(&mut k, at);
         let regions: Vec<(&str, &str)> = regions.iter().map(|(name, text)| (*name, text.as_str())).collect();
         let extra = text.declared(&mut k);
-        k.finish(wgrad_wgsl::ATTENTION_TILE, &extra, &regions, fold(some as u64, self.cx.caps)?, flops)
+        k.finish(wgrad_wgsl::ATTENTION_TILE, &extra, &regions, grid, flops)
     }
 
     /// Notes what a kernel reads and writes.
@@ -200,7 +288,12 @@ impl<'a> Site<'a> {
                 _ => true,
             };
             if wanted {
-                k.reads(self.ins[i].0, if self.featured().contains(&i) { touch } else { Touch::Each });
+                let touch = match (self.featured().contains(&i), self.units, self.out(i).dtype) {
+                    (true, true, DType::F16) => Touch::HalfQuad,
+                    (true, ..) => touch,
+                    _ => Touch::Each,
+                };
+                k.reads(self.ins[i].0, touch);
             }
         }
         for store in self.stores(goal) {

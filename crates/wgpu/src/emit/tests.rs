@@ -91,7 +91,8 @@ fn writes(line: &str, b: usize) -> bool {
 pub(super) fn validate(text: &str) {
     let native = text.contains("u16");
     let matrices = text.contains("coop");
-    let shared = if text.contains("subgroup") { Capabilities::SUBGROUP } else { Capabilities::empty() };
+    let mut shared = if text.contains("subgroup") { Capabilities::SUBGROUP } else { Capabilities::empty() };
+    shared.set(Capabilities::SUBGROUP_BARRIER, text.contains("subgroupBarrier"));
     let words = if native { Capabilities::SHADER_INT16 } else { Capabilities::empty() };
     let units = Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX;
     let caps = Capabilities::IMMEDIATES

@@ -16,6 +16,10 @@ use super::{Goal, ROWS, Site, Touch};
 /// Features, or rows of the other side, that are staged at once where tiles are multiplied.
 const DEEP: usize = 32;
 
+/// Which rows and columns of a tile an invocation has.
+const PLACE: &str = "let tx = (lane >> 1u) & 7u;\n\
+    let ty = (lane >> 5u) * 4u + (lane & 1u) + ((lane >> 4u) & 1u) * 2u;\n";
+
 /// One kernel's text.
 pub(super) struct Text<'s, 'a> {
     site: &'s Site<'a>,
@@ -25,11 +29,6 @@ pub(super) struct Text<'s, 'a> {
     /// Whether the own rows' features stay in workgroup memory.
     resident: bool,
     fours: [bool; 3],
-}
-
-/// Names of the sizes and strides of operand `i`.
-fn names(i: usize) -> [String; 5] {
-    ["at", "b", "h", "r", "c"].map(|part| format!("x{i}{part}"))
 }
 
 impl<'s, 'a> Text<'s, 'a> {
@@ -77,7 +76,7 @@ impl<'s, 'a> Text<'s, 'a> {
              let rows = vec4<u32>(own, own + 1u, own + 2u, own + 3u);\n",
         );
         if attend.masked {
-            let [at, b, h, r, c] = self.view(k, 3);
+            let [at, b, h, r, c] = self.site.view(k, 3);
             let bits = k.load(self.site.ins[3].0, "at");
             let dtype = self.site.out(3).dtype;
             let (query, key) = if own_query { ("a", "b") } else { ("b", "a") };
@@ -107,21 +106,9 @@ impl<'s, 'a> Text<'s, 'a> {
         text
     }
 
-    /// Words of an operand's view: offset, and the strides of its axes.
-    fn view(&self, k: &mut Kernel<'a>, i: usize) -> [String; 5] {
-        let (offset, strides) = self.site.strides(i);
-        let mut values = [offset; 5];
-        values[1..].copy_from_slice(&strides);
-        let mut n = 0;
-        names(i).map(|name| {
-            n += 1;
-            k.word(&name, values[n - 1])
-        })
-    }
-
     pub(super) fn regions(&self, k: &mut Kernel<'a>, at: [usize; 3]) -> Vec<(&'static str, String)> {
         vec![
-            ("place", self.place(k, at)),
+            ("place", self.site.place(self.goal, k, at, ROWS) + PLACE),
             ("start", self.start(k)),
             (
                 "head",
@@ -130,56 +117,6 @@ impl<'s, 'a> Text<'s, 'a> {
             ("tile", self.tile(k)),
             ("finish", self.finish(k)),
         ]
-    }
-
-    fn place(&self, k: &mut Kernel<'a>, [first, groups, blocks]: [usize; 3]) -> String {
-        let heads = self.site.heads;
-        let words = [
-            ("first", first),
-            ("total", groups),
-            ("blocks", blocks),
-            ("heads", if self.goal.owns_queries() { heads.h } else { heads.g }),
-            ("ratio", heads.shared()),
-            ("d", heads.d),
-            ("e", heads.e),
-            ("l", heads.l),
-            ("s", heads.s),
-        ];
-        let mut text = k.declare_words(&words);
-        let scale = self.site.attend.scale(heads.d) as f32;
-        let word = k.word("scale", i64::from(scale.to_bits()));
-        let _ = writeln!(text, "let scale = bitcast<f32>({word});\nlet factor = scale * 1.4426950408889634;");
-        text.push_str(
-            "let slot = first + group.y * groups.x + group.x;\nlet live = slot < total;\n\
-             let which = min(slot, total - 1u);\nlet pair = which / blocks;\nz = pair / heads;\n\
-             let tx = (lane >> 1u) & 7u;\n\
-             let ty = (lane >> 5u) * 4u + (lane & 1u) + ((lane >> 4u) & 1u) * 2u;\n",
-        );
-        let causal = self.site.attend.causal;
-        if self.goal.owns_queries() {
-            // The last queries of a causal attention see most keys: they come first.
-            text.push_str(
-                "head = pair % heads;\nlet group_of = head / ratio;\nlet turns = 1u;\n\
-                 let own0 = (blocks - 1u - which % blocks) * 64u;\nlet begin = 0u;\n",
-            );
-            let end = if causal { "min(s, own0 + 64u)" } else { "s" };
-            let _ = writeln!(text, "let end = {end};");
-        } else {
-            let begin = if causal { "own0" } else { "0u" };
-            let _ = writeln!(
-                text,
-                "let group_of = pair % heads;\nlet turns = ratio;\nlet own0 = (which % blocks) * 64u;\n\
-                 let begin = {begin};\nlet end = l;"
-            );
-        }
-        text
-    }
-
-    /// The base of an operand's matrix: of a head of queries, or of keys.
-    fn base(&self, k: &mut Kernel<'a>, i: usize) -> String {
-        let [at, b, h, ..] = self.view(k, i);
-        let head = if i == 1 || i == 2 { "group_of" } else { "head" };
-        format!("{at} + z * {b} + {head} * {h}")
     }
 
     fn start(&self, k: &mut Kernel<'a>) -> String {
@@ -199,22 +136,17 @@ impl<'s, 'a> Text<'s, 'a> {
                 if self.resident {
                     for c in 0..2 {
                         // Both halves: the second is zeros where there are no more features.
-                        text.push_str(&self.stage(
-                            k,
-                            0,
-                            "own0",
-                            "l",
-                            &format!("{}u", c * DEEP),
-                            ("ta", c * DEEP),
-                        ));
+                        let (c0, to) = (format!("{}u", c * DEEP), ("ta", c * DEEP));
+                        let texts = self.stage(k, (0, "a"), ["own0", "l"], &c0, to);
+                        let _ = write!(text, "{{\n{}}}\n", texts.concat());
                     }
                     text.push_str("workgroupBarrier();\n");
                 }
             }
             Goal::Queries => {
                 for (name, i) in [("lse", 1), ("delta", 2)] {
-                    let base = self.base(k, self.rest(i));
-                    let [.., r, _] = self.view(k, self.rest(i));
+                    let base = self.site.base(k, self.rest(i));
+                    let [.., r, _] = self.site.view(k, self.rest(i));
                     let load = k.load(
                         self.site.ins[self.rest(i)].0,
                         &format!("{base} + min(own0 + ty * 4u + t, l - 1u) * {r}"),
@@ -232,48 +164,70 @@ impl<'s, 'a> Text<'s, 'a> {
         text
     }
 
-    /// Four features of a row: features `c` on of row `r` of operand `i`, zeros outside.
-    fn four(&self, k: &mut Kernel<'a>, i: usize, base: &str, rows: &str, width: &str) -> String {
-        let [.., r, c] = self.view(k, i);
-        let operand = self.site.ins[i].0;
-        let at = format!("{base} + r * {r} + c * {c}");
-        if self.site.quads {
-            let load = k.load_quad(operand, &format!("{base} + r * {r} + c"));
-            return format!("var w = vec4<f32>(0.0);\nif (r < {rows} && c < {width}) {{ w = {load}; }}\n");
-        }
-        let dtype = self.site.out(i).dtype;
-        let mut text = format!("var w = vec4<f32>(0.0);\nif (r < {rows}) {{\nlet at = {at};\n");
+    /// Four units of four features by each invocation into `w{tag}0` to `w{tag}3`: features `c{tag}{t}` on of row
+    /// `r{tag}{t}` of operand `i`; what is outside is loaded from inside. The second text makes it zeros: all that a
+    /// kernel stages at once is loaded before any is looked at, or each load would wait for the last.
+    fn fours(&self, k: &mut Kernel<'a>, i: usize, tag: &str, rows: &str) -> [String; 2] {
+        let [.., r, c] = self.site.view(k, i);
+        let (operand, dtype) = (self.site.ins[i].0, self.site.out(i).dtype);
+        let width = if i == 0 || i == 1 { "d" } else { "e" };
+        let (mut loads, mut zeros) = (format!("let base{tag} = {};\n", self.site.base(k, i)), String::new());
         for t in 0..4 {
-            let load = as_f32(dtype, &k.load(operand, &format!("at + {t}u * {c}")));
-            let _ = writeln!(text, "if (c + {t}u < {width}) {{ w[{t}] = {load}; }}");
+            let (row, column) = (format!("r{tag}{t}"), format!("c{tag}{t}"));
+            let line = format!("base{tag} + min({row}, {rows} - 1u) * {r}");
+            let load = match self.site.quads {
+                true => k.load_quad(operand, &format!("{line} + min({column}, {width} - 4u)")),
+                false => {
+                    let one = |n: usize| format!("{line} + min({column} + {n}u, {width} - 1u) * {c}");
+                    let each = (0..4).map(|n| as_f32(dtype, &k.load(operand, &one(n))));
+                    format!("vec4<f32>({})", each.collect::<Vec<_>>().join(", "))
+                }
+            };
+            let _ = writeln!(loads, "let l{tag}{t} = {load};");
+            let inside = match self.site.quads {
+                true => format!("{row} < {rows} && {column} < {width}"),
+                false => format!(
+                    "vec4<bool>({row} < {rows}) & \
+                     (vec4<u32>({column}) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>({width}))"
+                ),
+            };
+            let _ = writeln!(zeros, "let w{tag}{t} = select(vec4<f32>(), l{tag}{t}, {inside});");
         }
-        text.push_str("}\n");
-        text
+        [loads, zeros]
     }
 
-    /// Features `c0` to `c0 + 32` of 64 rows into a tile of vectors of rows.
+    /// Features `c0` to `c0 + 32` of 64 rows into a tile of vectors of rows: what loads them, and what puts them there.
     fn stage(
         &self,
         k: &mut Kernel<'a>,
-        i: usize,
-        row0: &str,
-        rows: &str,
+        (i, tag): (usize, &str),
+        [row0, rows]: [&str; 2],
         c0: &str,
         (tile, first): (&str, usize),
-    ) -> String {
-        let base = self.base(k, i);
-        let width = if i == 0 || i == 1 { "d" } else { "e" };
-        let load = self.four(k, i, &base, rows, width);
-        let mut text = format!(
-            "for (var turn = 0u; turn < 4u; turn += 1u) {{\nlet row = (lane & 7u) + 8u * ((lane >> 6u) + 2u * turn);\n\
-             let four = (lane >> 3u) & 7u;\nlet r = {row0} + row;\nlet c = {c0} + four * 4u;\n{load}\
-             let to = (four * 4u + {first}u) * 16u + ((row >> 2u) ^ ((four & 3u) * 2u));\n"
-        );
+    ) -> [String; 2] {
+        let mut text = format!("let four{tag} = (lane >> 3u) & 7u;\n");
         for t in 0..4 {
-            let _ = writeln!(text, "{tile}[to + {}u][row & 3u] = w[{t}];", t * 16);
+            let _ = writeln!(
+                text,
+                "let row{tag}{t} = (lane & 7u) + 8u * ((lane >> 6u) + {}u);\n\
+                 let r{tag}{t} = {row0} + row{tag}{t};\nlet c{tag}{t} = {c0} + four{tag} * 4u;",
+                2 * t
+            );
         }
-        text.push_str("}\n");
-        text
+        let [loads, mut puts] = self.fours(k, i, tag, rows);
+        text.push_str(&loads);
+        for t in 0..4 {
+            let _ = writeln!(
+                puts,
+                "let to{tag}{t} = (four{tag} * 4u + {first}u) * 16u + \
+                 ((row{tag}{t} >> 2u) ^ ((four{tag} & 3u) * 2u));"
+            );
+            for n in 0..4 {
+                let _ =
+                    writeln!(puts, "{tile}[to{tag}{t} + {}u][row{tag}{t} & 3u] = w{tag}{t}[{n}];", n * 16);
+            }
+        }
+        [text, puts]
     }
 
     /// Products of own rows of operand `a` with the other rows of operand `b` into `name`0 to 7.
@@ -285,10 +239,13 @@ impl<'s, 'a> Text<'s, 'a> {
             let _ = writeln!(text, "var {name}{c} = vec4<f32>(0.0);");
         }
         let _ = writeln!(text, "for (var c0 = 0u; c0 < {width}; c0 += {DEEP}u) {{");
-        if !self.resident {
-            text.push_str(&self.stage(k, a, "own0", own_rows, "c0", ("ta", 0)));
+        text.push_str("{\n");
+        let own = (!self.resident).then(|| self.stage(k, (a, "a"), ["own0", own_rows], "c0", ("ta", 0)));
+        let other = self.stage(k, (b, "b"), ["t0", other_rows], "c0", ("tb", 0));
+        for part in 0..2 {
+            text.extend(own.iter().chain([&other]).map(|texts| texts[part].as_str()));
         }
-        text.push_str(&self.stage(k, b, "t0", other_rows, "c0", ("tb", 0)));
+        text.push_str("}\n");
         let own = if self.resident { "c0 + " } else { "" };
         let _ = write!(
             text,
@@ -356,22 +313,34 @@ impl<'s, 'a> Text<'s, 'a> {
         let vectors = self.class / 4;
         let rows = (DEEP * ROWS / self.class).min(ROWS);
         let other = if self.goal.owns_queries() { "s" } else { "l" };
-        let width = if i == 0 || i == 1 { "d" } else { "e" };
-        let base = self.base(k, i);
-        let load = self.four(k, i, &base, other, width);
-        let turns = rows * vectors / 128;
-        let mut text = format!(
-            "for (var c0 = 0u; c0 < 64u; c0 += {rows}u) {{\nfor (var turn = 0u; turn < {turns}u; turn += 1u) {{\n\
-             let to = lane + turn * 128u;\nlet r = t0 + c0 + to / {vectors}u;\nlet c = (to % {vectors}u) * 4u;\n{load}\
-             tb[to] = w;\n}}\nworkgroupBarrier();\nfor (var row = 0u; row < {rows}u; row += 1u) {{\n\
-             let j = c0 + row;\nlet a = pt[j * 16u + (ty ^ (((j >> 2u) & 7u) * 2u))];\nlet ib = row * {vectors}u + tx;\n"
+        let mut text = format!("for (var c0 = 0u; c0 < 64u; c0 += {rows}u) {{\n{{\n");
+        for t in 0..4 {
+            let _ = writeln!(
+                text,
+                "let to{t} = lane + {}u;\nlet rv{t} = t0 + c0 + to{t} / {vectors}u;\n\
+                 let cv{t} = (to{t} % {vectors}u) * 4u;",
+                t * 128
+            );
+        }
+        text.push_str(&self.fours(k, i, "v", other).concat());
+        for t in 0..4 {
+            let _ = writeln!(text, "tb[to{t}] = wv{t};");
+        }
+        let _ = write!(
+            text,
+            "}}\nworkgroupBarrier();\nfor (var row = 0u; row < {rows}u; row += 4u) {{\nlet j = c0 + row;\n\
+             let ia = j * 16u + (ty ^ (((j >> 2u) & 7u) * 2u));\nlet ib = row * {vectors}u + tx;\n"
         );
-        for v in 0..self.class / 32 {
-            let _ = writeln!(text, "let w{v} = tb[ib + {}u];", v * 8);
-            for (t, part) in ["x", "y", "z", "w"].iter().enumerate() {
-                let o = v * 4 + t;
-                let _ = writeln!(text, "{set}{o} = fma(a, vec4<f32>(w{v}.{part}), {set}{o});");
+        for n in 0..4 {
+            let _ = writeln!(text, "{{\nlet a = pt[ia + {}u];", n * 16);
+            for v in 0..self.class / 32 {
+                let _ = writeln!(text, "let w{v} = tb[ib + {}u];", n * vectors + v * 8);
+                for (t, part) in ["x", "y", "z", "w"].iter().enumerate() {
+                    let o = v * 4 + t;
+                    let _ = writeln!(text, "{set}{o} = fma(a, vec4<f32>(w{v}.{part}), {set}{o});");
+                }
             }
+            text.push_str("}\n");
         }
         text.push_str("}\nworkgroupBarrier();\n}\n");
         text
@@ -431,8 +400,8 @@ impl<'s, 'a> Text<'s, 'a> {
             text.push_str(&self.products(k, "g", 2, self.rest(0)));
         }
         let stat = |k: &mut Kernel<'a>, i: usize| {
-            let base = self.base(k, self.rest(i));
-            let [.., r, _] = self.view(k, self.rest(i));
+            let base = self.site.base(k, self.rest(i));
+            let [.., r, _] = self.site.view(k, self.rest(i));
             k.load(self.site.ins[self.rest(i)].0, &format!("{base} + i * {r}"))
         };
         let lse = stat(k, 1);
@@ -530,7 +499,7 @@ impl<'s, 'a> Text<'s, 'a> {
 }
 
 /// A float as it is computed with, from what a load gives.
-fn as_f32(dtype: DType, text: &str) -> String {
+pub(super) fn as_f32(dtype: DType, text: &str) -> String {
     match dtype {
         DType::F16 => format!("wg_from_f16({text})"),
         DType::BF16 => format!("wg_from_bf16({text})"),

@@ -119,3 +119,27 @@ fn what_does_not_fit_is_refused() {
     assert!(refused([1, 1, 1, 5, 5, 8, 8], &limits()[2]).contains("no kernel"));
     assert!(refused([1, 1, 1, 5, 2_000_000, 8, 8], &software()).contains("turns"));
 }
+
+#[test]
+fn halves_on_units() {
+    let caps = Caps { max_buffers: 10, ..with_units() };
+    for (d, e) in [(64, 64), (32, 64), (128, 96), (128, 128), (64, 48)] {
+        for (causal, masked) in [(false, false), (true, false), (true, true)] {
+            let attend = Attend { causal, masked, ..PLAIN };
+            let s = sketch([2, 6, 3, 70, 131, d, e], attend, DType::F32, DType::F16, d == 64);
+            let launches = texts(&s, &caps);
+            launches.iter().for_each(|l| check_launch(l, &caps));
+            assert!(launches.iter().all(|l| l.source.contains("coopMultiplyAdd")));
+            for launch in launches {
+                // A matrix is stored where a multiple of 16 bytes is, in whatever order the arrays lie.
+                let arrays = launch.source.lines().filter(|l| l.starts_with("var<workgroup>"));
+                assert!(arrays.into_iter().all(|l| l.contains("array<vec4<")), "{}", launch.source);
+            }
+        }
+    }
+    // Features that are not whole fours, and dtypes other than f16, take the kernel without units.
+    for (d, dtype) in [(63, DType::F16), (64, DType::F32), (64, DType::BF16)] {
+        let s = sketch([2, 6, 3, 70, 131, d, d], PLAIN, DType::F32, dtype, false);
+        assert!(!texts(&s, &caps).iter().any(|l| l.source.contains("coopMultiplyAdd")));
+    }
+}
