@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wgrad::{Context, ErrorKind, HostTensor, Placed, Reading, Result};
+use wgrad::{Context, DType, ErrorKind, HostTensor, Placed, Reading, Result, Tensor};
 
 use super::tap::{Call, Tap, bits, fill, host, refused};
 use crate::Subject;
@@ -15,7 +15,8 @@ crate::suite![
     plain: what_is_placed_belongs_to_its_context;
     device: a_reading_outlives_its_pass, a_reading_hears_of_its_submission, running_out_of_time_is_no_failure,
         a_lost_device_ends_a_wait, threads_place_while_another_steps, what_is_placed_takes_an_inputs_place,
-        a_captured_step_takes_what_is_placed
+        a_captured_step_takes_what_is_placed, several_values_cross_at_once, memory_set_aside_is_filled,
+        a_kept_value_takes_what_is_placed
 ];
 
 const LONG: Duration = Duration::from_secs(60);
@@ -143,10 +144,7 @@ fn threads_place_while_another_steps(on: &Subject) {
             }
             drop(send);
             for (number, placed) in receive {
-                assert_eq!(
-                    (placed.shape().dims(), placed.dtype()),
-                    (&[rows, columns][..], wgrad::DType::F32)
-                );
+                assert_eq!((placed.shape().dims(), placed.dtype()), (&[rows, columns][..], DType::F32));
                 let got = ctx.pass(|p| p.input(placed)?.matmul(w.t()).read()).unwrap();
                 assert_eq!(bits(&got), bits(&wants[number]), "{number}");
             }
@@ -188,7 +186,7 @@ fn what_is_placed_takes_an_inputs_place(on: &Subject) {
 fn a_captured_step_takes_what_is_placed(on: &Subject) {
     let ctx = on.context();
     let weights = ctx.put(&host(&[2], &[2.0, 3.0])).unwrap();
-    let step = ctx.capture(|p, x: wgrad::Tensor| Ok(x * p.input(&weights)?));
+    let step = ctx.capture(|p, x: Tensor| Ok(x * p.input(&weights)?));
     for i in 0..4 {
         let y = step.run(host(&[2], &[i as f32, 1.0])).unwrap().read().unwrap();
         assert_eq!(y.to_vec::<f32>(), [2.0 * i as f32, 3.0]);
@@ -200,4 +198,64 @@ fn what_is_placed_belongs_to_its_context() {
     let placed = here.put(&host(&[1], &[1.0])).unwrap();
     let text = there.pass(|p| Ok(refused(p.input(&placed).map(|_| ()), ErrorKind::Device))).unwrap();
     assert!(text.contains("it was placed in context"), "{text}");
+}
+
+fn several_values_cross_at_once(on: &Subject) {
+    let ctx = on.context();
+    // One is lent, one is small, one is empty.
+    let sizes = [[300, 200], [3, 1], [0, 5]];
+    let (readings, want) = ctx
+        .pass(|p| {
+            let inputs = sizes.iter().map(|dims| p.input(fill(dims, 0.5))).collect::<Result<Vec<_>>>()?;
+            let all: Vec<Tensor> = inputs.into_iter().map(|x| x * 3.0 + 1.0).collect();
+            let readings = Tensor::read_all_later(&all)?;
+            Ok((readings, all.iter().map(Tensor::read).collect::<Result<Vec<_>>>()?))
+        })
+        .unwrap();
+    let clone = readings.clone();
+    let other = thread::spawn(move || clone.wait(LONG).unwrap());
+    let all = readings.wait(LONG).unwrap();
+    assert!(readings.ready());
+    assert_eq!(all.len(), 3);
+    assert!(all.iter().zip(&want).all(|(a, b)| a.shape() == b.shape() && bits(a) == bits(b)));
+    assert_eq!(all, other.join().unwrap());
+    refused(Tensor::read_all_later(&[]), ErrorKind::Argument);
+}
+
+fn memory_set_aside_is_filled(on: &Subject) {
+    let ctx = Context::new(on.fresh()).unwrap();
+    let x = fill(&[7, 33], 0.5);
+    let own = ctx.stats().live_bytes;
+    let reserved = ctx.reserve([7, 33], DType::F32).unwrap();
+    let held = ctx.stats().live_bytes;
+    let placed = thread::scope(|s| s.spawn(|| reserved.fill(&x)).join().unwrap()).unwrap();
+    assert_eq!(ctx.stats().live_bytes, held, "nothing more is allocated");
+    assert_eq!(bits(&ctx.pass(|p| (p.input(&placed)? + 0.0).read()).unwrap()), bits(&x));
+    let all = ctx.stats().live_bytes;
+    drop(placed);
+    assert_eq!(all - ctx.stats().live_bytes, held - own, "it goes back");
+    refused(ctx.reserve([33, 7], DType::F32).unwrap().fill(&x), ErrorKind::Shape);
+    refused(ctx.reserve([7, 33], DType::I32).unwrap().fill(&x), ErrorKind::DType);
+}
+
+fn a_kept_value_takes_what_is_placed(on: &Subject) {
+    let ctx = Context::new(on.fresh()).unwrap();
+    let (one, two) = (fill(&[300, 200], 0.5), fill(&[300, 200], 0.75));
+    let kept = wgrad::Kept::new(&ctx, &one).unwrap();
+    let own = ctx.stats().live_bytes;
+    let placed = kept.reserve().unwrap().fill(&two).unwrap();
+    kept.take(&placed).unwrap();
+    assert_eq!((bits(&kept.read().unwrap()), kept.version()), (bits(&two), 2));
+    assert_eq!(ctx.stats().live_bytes, own, "in its own memory");
+    drop(placed);
+    // A pass that has begun with the value goes on with it.
+    let pass = ctx.begin().unwrap();
+    let y = kept.t() * 1.0;
+    let placed = kept.reserve().unwrap().fill(&one).unwrap();
+    assert_eq!(bits(&y.read().unwrap()), bits(&two));
+    drop(pass);
+    kept.take(&placed).unwrap();
+    assert_eq!(bits(&kept.read().unwrap()), bits(&one));
+    refused(kept.take(&ctx.put(&fill(&[2], 0.0)).unwrap()), ErrorKind::Argument);
+    refused(kept.take(&cpu().put(&one).unwrap()), ErrorKind::Argument);
 }

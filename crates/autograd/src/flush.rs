@@ -1,7 +1,8 @@
 //! Flushing: from queued values to a graph, a plan, a submission, and computed values.
 //!
 //! A final flush computes only what outlives the pass. A flush in the middle of a pass also keeps every
-//! value that it stored, so that nothing expensive is computed twice, and donates nothing.
+//! value that it stored, so that nothing expensive is computed twice, unless it is told what is needed later; it donates
+//! nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,7 +127,7 @@ impl State {
                 .at(at)
                 .operand("made", Some(tensor.at)));
         }
-        self.flush(tensor.pool, &[tensor.value_key()])?;
+        self.flush(tensor.pool, &[tensor.value_key()], true)?;
         match record::look(self, tensor)?.standing {
             Standing::Computed(lease, ticket) => Ok((lease, ticket, look.out)),
             Standing::Poisoned(error) => Err(error),
@@ -156,19 +157,19 @@ impl State {
         }
         pool.flushed = pool.nodes.len();
         // A failure belongs to the values that failed: whoever reads one of them hears of it.
-        if let Err(error) = self.flush(pass.pool, &goals) {
+        if let Err(error) = self.flush(pass.pool, &goals, true) {
             tracing::warn!(target: "wgrad::pass", %error, "a flush on budget failed");
         }
         Ok(true)
     }
 
-    /// Computes `goals` in the middle of a pass.
-    pub(crate) fn flush(&mut self, index: u32, goals: &[ValueKey]) -> Result<()> {
+    /// Computes `goals` in the middle of a pass; with `keep` all else that is stored on the way stays too.
+    pub(crate) fn flush(&mut self, index: u32, goals: &[ValueKey], keep: bool) -> Result<()> {
         let mut pool = self.pools[index as usize].pool.take().expect("the caller found the pool open");
         self.poison(&mut pool);
         let result = {
             let _plan = self.profiling.stage(Stage::Plan);
-            self.flush_pool(&mut pool, goals)
+            self.flush_pool(&mut pool, goals, keep)
         };
         self.pools[index as usize].pool = Some(pool);
         result
@@ -188,7 +189,7 @@ impl State {
         }
     }
 
-    fn flush_pool(&mut self, pool: &mut Pool, goals: &[ValueKey]) -> Result<()> {
+    fn flush_pool(&mut self, pool: &mut Pool, goals: &[ValueKey], keep: bool) -> Result<()> {
         // The end of the pass finds values computed, of which its tape does not tell.
         pool.tape.whole = false;
         let result = self.sources_first(pool, goals).and_then(|()| {
@@ -207,7 +208,7 @@ impl State {
                 return Ok(());
             }
             let vals: Vec<Val> = roots.iter().map(|r| r.val).collect();
-            let made = self.submit(pool, &mut cut, roots, None)?;
+            let made = self.submit(pool, &mut cut, roots, None, keep)?;
             let back: FastMap<Val, (u32, u32)> = cut.vals.iter().map(|(k, v)| (*v, *k)).collect();
             for (val, lease) in vals.into_iter().zip(made.roots).chain(made.kept) {
                 // An output that was computed before its node had to run again for another stays what it was.
@@ -248,7 +249,7 @@ impl State {
                 let rule = "a value of a pass around is needed, but that pass has ended before this one";
                 return Err(Error::new(ErrorKind::Stale, "flush", rule).operand("made", Some(at)));
             }
-            self.flush(outer.pool, &[key])?;
+            self.flush(outer.pool, &[key], true)?;
             let outer = self.pool(outer.pool, outer.generation).expect("it was just found");
             let lease = match (&outer.node(key).source, &outer.out(key).standing) {
                 (Source::Lease(lease) | Source::Placed(lease), _) | (_, Standing::Computed(lease, _)) => {
@@ -262,7 +263,7 @@ impl State {
         Ok(())
     }
 
-    /// Plans and submits a cut, whose graph it takes. `places`, given in a final flush, tells for each root
+    /// Plans and submits a cut, whose graph it takes; with `keep` all values that it stores stay. `places`, given in a final flush, tells for each root
     /// the buffer of the owned version whose place the result may take.
     fn submit(
         &mut self,
@@ -270,9 +271,11 @@ impl State {
         cut: &mut Cut,
         roots: Vec<Root>,
         places: Option<&[Option<Arc<Lease>>]>,
+        keep: bool,
     ) -> Result<Made> {
         let count = roots.len();
-        let (key, binds) = self.key(pool, cut, roots, places);
+        let (mut key, binds) = self.key(pool, cut, roots, places);
+        key.options.keep = keep;
         let plain_kinds = key.leaves.iter().map(|(_, kind)| *kind).collect();
         let room = self.room(key.within_bytes.is_some());
         let looking = self.profiling.stage(Stage::Plan);
@@ -329,8 +332,8 @@ impl State {
             };
             kinds.push((*id, kind));
         }
-        let options = Options { fuse: self.config.fuse, keep: places.is_none() };
-        let within_bytes = pool.within_bytes.filter(|_| !options.keep);
+        let options = Options { fuse: self.config.fuse, keep: false };
+        let within_bytes = pool.within_bytes.filter(|_| places.is_some());
         let graph = std::mem::take(&mut cut.graph);
         (PlanKey { graph, roots, leaves: kinds, options, within_bytes }, binds)
     }
@@ -448,7 +451,7 @@ impl State {
         let Rooted { roots, places, homes, before } = self.rooted(pool, &cut, &goals);
         let made = match roots.is_empty() {
             true => None,
-            false => Some(self.submit(pool, &mut cut, roots, Some(&places))?),
+            false => Some(self.submit(pool, &mut cut, roots, Some(&places), false)?),
         };
         drop(places);
         let lease = |(home, before): (&GoalHome, Option<(Arc<Lease>, Ticket)>)| match (home, &made) {

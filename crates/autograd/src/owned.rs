@@ -10,8 +10,9 @@ use wgrad_graph::{DType, ErrorKind, HostTensor, Out, Result, Shape, bail};
 
 use crate::context::Context;
 use crate::pass;
+use crate::placed::{Placed, Reserved};
 use crate::record;
-use crate::state::{At, CountFn, Number, Owned, OwnedKey, Update, Value};
+use crate::state::{At, CountFn, Lease, Number, Owned, OwnedKey, Source, Update, Value};
 use crate::table::{self, ContextId};
 use crate::tensor::Tensor;
 
@@ -97,6 +98,42 @@ impl Slot {
         let value = pool.values.insert(value);
         pool.newest.insert(self.key, pool.updates.len());
         pool.updates.push(Update { owned: self.key, value, base: committed, version, at });
+        Ok(())
+    }
+
+    /// Memory for the next version: the value's own where nothing else uses it, else new.
+    fn reserve(&self) -> Result<Reserved> {
+        let id = self.context.id();
+        let state = table::lock(id)?;
+        state.alive()?;
+        let own = state.owned.get(self.key).and_then(|owned| owned.lease.as_ref());
+        if let Some(lease) = own.filter(|lease| Arc::strong_count(lease) == 1) {
+            return Ok(Reserved::new(id, Some(Arc::clone(lease)), self.out));
+        }
+        let bytes = state.backend.caps().value_bytes(self.out.shape.elems(), self.out.dtype);
+        state.room(false).take(bytes)?;
+        let backend = Arc::clone(&state.backend);
+        drop(state);
+        Ok(Reserved::new(id, Some(Lease::new(&backend, bytes)?), self.out))
+    }
+
+    /// Makes what was placed the next version.
+    fn take(&self, placed: &Placed) -> Result<()> {
+        let (context, source, out) = placed.parts();
+        if (context, out) != (self.context.id(), self.out) {
+            bail!(Argument, "take", "{}: {placed:?} is no value {:?} of its context", self.name, self.out);
+        }
+        let mut state = table::lock(context)?;
+        let lease = match source {
+            Source::Placed(lease) => Arc::clone(lease),
+            Source::Host(data) => state.upload(data)?,
+            _ => bail!(Argument, "take", "{}: {placed:?} has no data", self.name),
+        };
+        let Some(owned) = state.owned.get_mut(self.key) else { return Ok(()) };
+        owned.version += 1;
+        let old = owned.lease.replace(lease);
+        drop(state);
+        drop(old);
         Ok(())
     }
 
@@ -295,6 +332,34 @@ impl Kept {
     }
 
     owned_methods!();
+
+    /// Memory for the next version, to be filled from the host and [taken](Kept::take): the value's own where no open
+    /// pass and nothing else uses it, which is undefined from the filling on, else new memory beside it.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, `Lost`.
+    pub fn reserve(&self) -> Result<Reserved> {
+        self.0.reserve()
+    }
+
+    /// Makes what was placed on its context the next version, at once and without a copy.
+    ///
+    /// ```
+    /// use wgrad::prelude::*;
+    /// # fn main() -> wgrad::Result<()> {
+    /// let ctx = Context::new(&Device::cpu())?;
+    /// let sum = Kept::zeros(&ctx, [2])?;
+    /// let placed = sum.reserve()?.fill(&HostTensor::new([2], &[1.0f32, 2.0])?)?;
+    /// sum.take(&placed)?;
+    /// assert_eq!((sum.read()?.to_vec::<f32>(), sum.version()), (vec![1.0, 2.0], 2));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `Argument` where it is of another context, shape or dtype; `OutOfMemory`, `Lost`.
+    pub fn take(&self, placed: &Placed) -> Result<()> {
+        self.0.take(placed)
+    }
 
     /// The same values on another context.
     ///

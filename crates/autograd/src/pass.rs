@@ -252,7 +252,7 @@ impl Pass {
     }
 
     /// As [`Pass::compute`], and keeps what the values `later` will need of the way to these and what is dear to
-    /// compute again: so a forward pass keeps what its gradients need, where they are recorded before it is
+    /// compute again, and nothing else if there are any: so a forward pass keeps what its gradients need, where they are recorded before it is
     /// computed.
     ///
     /// ```
@@ -283,7 +283,7 @@ impl Pass {
         }
         let kept = dear::kept_for(pool, &keys, &later)?;
         keys.extend(kept);
-        let result = state.flush(self.open.pool, &keys);
+        let result = state.flush(self.open.pool, &keys, later.is_empty());
         drop(state);
         flight::throttle(self.open.context);
         result
@@ -349,7 +349,7 @@ impl Pass {
             let pool = record::current(&mut state, self.open)?;
             let goals: Vec<_> =
                 pool.updates.iter().map(|u| u.value).chain(pool.deferred.iter().map(|(k, _)| *k)).collect();
-            state.flush(self.open.pool, &goals)?;
+            state.flush(self.open.pool, &goals, true)?;
             state.newest
         };
         let settled = flight::settle(self.open.context, newest);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use wgrad_graph::{Caps, DType, DeviceKind, HostTensor, Out, Result, Shape, Stage, bail};
+use wgrad_graph::{Caps, DType, DeviceKind, Error, ErrorKind, HostTensor, Out, Result, Shape, Stage, bail};
 
 use crate::context::Context;
 use crate::pass;
@@ -39,6 +39,85 @@ impl Placed {
     /// Type of the elements.
     pub fn dtype(&self) -> DType {
         self.out.dtype
+    }
+}
+
+/// Memory of a context's device that is set aside for host data that come later: when it is filled, from any thread,
+/// nothing is allocated. It goes back when this is dropped. The CPU, which takes data as they lie, sets none aside.
+///
+/// ```
+/// use wgrad::prelude::*;
+/// # fn main() -> wgrad::Result<()> {
+/// let ctx = Context::new(&Device::cpu())?;
+/// let x = HostTensor::new([2], &[1.0f32, 2.0])?;
+/// let placed = ctx.reserve([2], DType::F32)?.fill(&x)?;
+/// assert_eq!(ctx.pass(|p| p.input(placed)?.to_vec::<f32>())?, [1.0, 2.0]);
+/// # Ok(()) }
+/// ```
+pub struct Reserved {
+    context: ContextId,
+    lease: Option<Arc<Lease>>,
+    out: Out,
+}
+
+impl Reserved {
+    pub(crate) fn new(context: ContextId, lease: Option<Arc<Lease>>, out: Out) -> Reserved {
+        Reserved { context, lease, out }
+    }
+
+    /// Sizes of the axes of what it is for.
+    pub fn shape(&self) -> Shape {
+        self.out.shape
+    }
+
+    /// Type of the elements of what it is for.
+    pub fn dtype(&self) -> DType {
+        self.out.dtype
+    }
+
+    /// Copies `data` there.
+    ///
+    /// # Errors
+    /// `Shape`, `DType` where it is for others; `OutOfMemory` of the host's side, `Lost`.
+    pub fn fill(self, data: &HostTensor) -> Result<Placed> {
+        let Reserved { context, lease, out } = self;
+        if self_out(data) != out {
+            let kind = if data.shape() == out.shape { ErrorKind::DType } else { ErrorKind::Shape };
+            let rule = format!("{:?} does not fit memory for {out:?}", self_out(data));
+            return Err(Error::new(kind, "fill", rule));
+        }
+        let Some(lease) = lease else {
+            return Ok(Placed { context, source: Source::Host(data.clone()), out });
+        };
+        let (backend, _upload) = {
+            let state = table::lock(context)?;
+            state.alive()?;
+            state.profiling.tell(|p| p.uploaded(1, data.bytes().len() as u64));
+            (Arc::clone(&state.backend), state.profiling.stage(Stage::Upload))
+        };
+        let stored = data.cast(backend.caps().storage(out.dtype));
+        backend.write_shared(lease.id, stored.bytes()).inspect_err(|error| noted(context, error))?;
+        Ok(Placed { context, source: Source::Placed(lease), out })
+    }
+}
+
+impl fmt::Debug for Reserved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reserved({:?}, context {})", self.out, self.context.cell)
+    }
+}
+
+/// Remembers an error that was met without the context's lock.
+fn noted(context: ContextId, error: &Error) {
+    if let Ok(mut state) = table::lock(context) {
+        state.note(error);
+    }
+}
+
+impl Placed {
+    /// What it is of: context, buffer or host data, shape and dtype.
+    pub(crate) fn parts(&self) -> (ContextId, &Source, Out) {
+        (self.context, &self.source, self.out)
     }
 }
 
@@ -142,28 +221,28 @@ impl Context {
     /// # Errors
     /// `DType` when the device does not store the dtype; `Limit`, `OutOfMemory`, `Lost`.
     pub fn put(&self, data: &HostTensor) -> Result<Placed> {
-        let (caps, out) = (self.caps(), self_out(data));
-        stored(caps, "put", data.dtype(), out)?;
-        let context = self.id();
+        stored(self.caps(), "put", data.dtype(), self_out(data))?;
+        self.reserve(data.shape(), data.dtype())?.fill(data)
+    }
+
+    /// Sets memory aside for host data of this shape and dtype.
+    ///
+    /// # Errors
+    /// `DType` when the device does not store the dtype; `Limit`, `OutOfMemory`, `Lost`.
+    pub fn reserve(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Reserved> {
+        let (caps, out, context) = (self.caps(), Out { shape: shape.into(), dtype }, self.id());
+        stored(caps, "reserve", dtype, out)?;
         if is_host(caps) {
-            return Ok(Placed { context, source: Source::Host(data.clone()), out });
+            return Ok(Reserved::new(context, None, out));
         }
-        let bytes = caps.value_bytes(out.shape.elems(), out.dtype);
-        let (backend, _upload) = {
+        let bytes = caps.value_bytes(out.shape.elems(), dtype);
+        let backend = {
             let state = table::lock(context)?;
             state.alive()?;
             state.room(false).take(bytes)?;
-            state.profiling.tell(|p| p.uploaded(1, data.bytes().len() as u64));
-            (Arc::clone(&state.backend), state.profiling.stage(Stage::Upload))
+            Arc::clone(&state.backend)
         };
-        let written = Lease::new(&backend, bytes).and_then(|lease| {
-            backend.write_shared(lease.id, data.cast(caps.storage(out.dtype)).bytes()).map(|()| lease)
-        });
-        let lease = written.inspect_err(|error| {
-            if let Ok(mut state) = table::lock(context) {
-                state.note(error);
-            }
-        })?;
-        Ok(Placed { context, source: Source::Placed(lease), out })
+        let lease = Lease::new(&backend, bytes).inspect_err(|error| noted(context, error))?;
+        Ok(Reserved::new(context, Some(lease), out))
     }
 }

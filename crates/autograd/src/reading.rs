@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Out, Pending, Result, Stage, Ticket};
+use wgrad_graph::{Bytes, DType, Error, ErrorKind, HostTensor, Out, Pending, Result, Stage, Ticket, bail};
 
 use crate::flight::{self, Failure};
 use crate::placed::is_host;
@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 
 /// How the submission that makes a value ended, for somebody who may ask after its pass.
 pub(crate) struct Fate {
-    ticket: Ticket,
+    tickets: Box<[Ticket]>,
     /// The failure, and up to which submission it goes.
     met: Mutex<Option<(Ticket, Error)>>,
 }
@@ -27,7 +27,7 @@ impl Fate {
     }
 
     pub(crate) fn meet(&self, failure: &Failure) {
-        if failure.covers(self.ticket) {
+        if self.tickets.iter().any(|ticket| failure.covers(*ticket)) {
             self.met().get_or_insert_with(|| (failure.upto, failure.error.clone()));
         }
     }
@@ -35,14 +35,14 @@ impl Fate {
 
 enum Way {
     Coming { pending: Box<dyn Pending>, after: Ticket },
-    Here(HostTensor),
+    Here(Vec<HostTensor>),
     Failed(Error),
 }
 
 struct Inner {
     context: ContextId,
-    out: Out,
-    storage: DType,
+    /// Of each value, with the dtype in which it is stored.
+    outs: Box<[(Out, DType)]>,
     fate: Arc<Fate>,
     way: Mutex<Way>,
     begun: OnceLock<Instant>,
@@ -52,6 +52,14 @@ struct Inner {
 /// what arrives.
 #[derive(Clone)]
 pub struct Reading(Arc<Inner>);
+
+/// Values that are on their way to the host in one crossing, begun by [`Tensor::read_all_later`]. Who keeps one of them
+/// keeps the memory of all.
+#[derive(Clone)]
+pub struct Readings(Arc<Inner>);
+
+/// A value that was computed: its buffer, what filled that, shape and dtype.
+type Computed = (Arc<Lease>, Ticket, Out);
 
 impl Tensor {
     /// Begins to read the value right behind the submission that computes it, which is made now if it was not
@@ -76,47 +84,93 @@ impl Tensor {
     pub fn read_later(&self) -> Result<Reading> {
         let at = Location::caller();
         let mut state = table::lock(self.context)?;
-        let (lease, ticket, out) = state.computed(self, at)?;
-        Reading::begin(state, self.context, &lease, ticket, out)
+        let computed = state.computed(self, at)?;
+        Ok(Reading(begin(state, self.context, &[computed])?))
     }
+
+    /// As [`Tensor::read_later`], for several values of one context. What is not computed yet is computed one by one.
+    ///
+    /// ```
+    /// use wgrad::prelude::*;
+    /// # fn main() -> wgrad::Result<()> {
+    /// let ctx = Context::new(&Device::cpu())?;
+    /// let readings = ctx.pass(|p| {
+    ///     let x = p.input(HostTensor::new([2], &[1.0f32, 2.0])?)?;
+    ///     Tensor::read_all_later(&[x + 1.0, x * 3.0])
+    /// })?;
+    /// let both = readings.wait(std::time::Duration::from_secs(60))?;
+    /// assert_eq!(both[1].to_vec::<f32>(), [3.0, 6.0]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::read_later`]; `Device` for values of several contexts; `Argument` without any.
+    #[track_caller]
+    pub fn read_all_later(values: &[Tensor]) -> Result<Readings> {
+        let at = Location::caller();
+        let Some(context) = values.first().map(|x| x.context) else {
+            bail!(Argument, "read_all_later", "no value is asked for");
+        };
+        if values.iter().any(|x| x.context != context) {
+            bail!(Device, "read_all_later", "the values belong to several contexts");
+        }
+        let mut state = table::lock(context)?;
+        let mut computed = Vec::with_capacity(values.len());
+        for value in values {
+            computed.push(state.computed(value, at)?);
+        }
+        Ok(Readings(begin(state, context, &computed)?))
+    }
+}
+
+/// Begins to read buffers.
+fn begin(mut state: table::Locked, context: ContextId, values: &[Computed]) -> Result<Arc<Inner>> {
+    let caps = state.backend.caps();
+    let is_host = is_host(caps);
+    let outs: Box<[_]> = values.iter().map(|(.., out)| (*out, caps.storage(out.dtype))).collect();
+    let range = |((lease, ..), (out, storage)): (&Computed, &(Out, DType))| {
+        (lease.id, out.shape.elems() * storage.bytes())
+    };
+    let ranges: Vec<_> = values.iter().zip(&outs).map(range).collect();
+    let fetch = state.read(&ranges)?;
+    let tickets: Box<[Ticket]> = values.iter().map(|(_, ticket, _)| *ticket).collect();
+    let fate = Arc::new(Fate { tickets, met: Mutex::default() });
+    let way = Mutex::new(Way::Coming { pending: fetch.pending, after: fetch.after });
+    let inner = Arc::new(Inner { context, outs, fate, way, begun: OnceLock::new() });
+    if is_host {
+        // It is here already; later submissions, which hold the context, are not waited for.
+        state.settle(fetch.after);
+        inner.fate.tickets.iter().try_for_each(|ticket| state.tell(*ticket))?;
+        let arrived = inner.fetch(&mut inner.way(), Duration::ZERO)?;
+        *inner.way() = Way::Here(arrived);
+        return Ok(inner);
+    }
+    state.fates.retain(|fate| fate.strong_count() > 0);
+    state.fates.push(Arc::downgrade(&inner.fate));
+    drop(state);
+    flight::throttle(context);
+    Ok(inner)
 }
 
 impl Reading {
     /// A value that has arrived.
     pub(crate) fn here(context: ContextId, data: HostTensor) -> Reading {
         let out = Out { shape: data.shape(), dtype: data.dtype() };
-        let fate = Arc::new(Fate { ticket: Ticket(0), met: Mutex::default() });
-        let way = Mutex::new(Way::Here(data));
-        Reading(Arc::new(Inner { context, out, storage: out.dtype, fate, way, begun: OnceLock::new() }))
+        let fate = Arc::new(Fate { tickets: Box::default(), met: Mutex::default() });
+        let outs = Box::new([(out, out.dtype)]);
+        let way = Mutex::new(Way::Here(vec![data]));
+        Reading(Arc::new(Inner { context, outs, fate, way, begun: OnceLock::new() }))
     }
 
     /// Begins to read a buffer that `ticket` filled.
     pub(crate) fn begin(
-        mut state: table::Locked,
+        state: table::Locked,
         context: ContextId,
-        lease: &Lease,
+        lease: &Arc<Lease>,
         ticket: Ticket,
         out: Out,
     ) -> Result<Reading> {
-        let caps = state.backend.caps();
-        let (storage, is_host) = (caps.storage(out.dtype), is_host(caps));
-        let fetch = state.read(&[(lease.id, out.shape.elems() * storage.bytes())])?;
-        let fate = Arc::new(Fate { ticket, met: Mutex::default() });
-        let way = Mutex::new(Way::Coming { pending: fetch.pending, after: fetch.after });
-        let reading = Reading(Arc::new(Inner { context, out, storage, fate, way, begun: OnceLock::new() }));
-        if is_host {
-            // It is here already; later submissions, which hold the context, are not waited for.
-            state.settle(fetch.after);
-            state.tell(ticket)?;
-            let arrived = reading.0.fetch(&mut reading.0.way(), Duration::ZERO)?;
-            *reading.0.way() = Way::Here(arrived);
-            return Ok(reading);
-        }
-        state.fates.retain(|fate| fate.strong_count() > 0);
-        state.fates.push(Arc::downgrade(&reading.0.fate));
-        drop(state);
-        flight::throttle(context);
-        Ok(reading)
+        Ok(Reading(begin(state, context, &[(Arc::clone(lease), ticket, out)])?))
     }
 }
 
@@ -125,19 +179,21 @@ impl Inner {
         self.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bytes of what is coming, as a tensor.
-    fn fetch(&self, way: &mut Way, timeout: Duration) -> Result<HostTensor> {
-        let bytes = match way {
-            Way::Coming { pending, .. } => pending.wait(timeout)?.pop(),
+    /// The bytes of what is coming, as tensors.
+    fn fetch(&self, way: &mut Way, timeout: Duration) -> Result<Vec<HostTensor>> {
+        let all = match way {
+            Way::Coming { pending, .. } => pending.wait(timeout)?,
             Way::Here(data) => return Ok(data.clone()),
             Way::Failed(error) => return Err(error.clone()),
         };
-        let bytes = bytes.unwrap_or_else(|| Vec::new().into());
-        Ok(HostTensor::from_bytes(self.out.shape, self.storage, bytes)?.cast(self.out.dtype))
+        let tensor = |((out, storage), bytes): (&(Out, DType), Bytes)| {
+            Ok(HostTensor::from_bytes(out.shape, *storage, bytes)?.cast(out.dtype))
+        };
+        self.outs.iter().zip(all).map(tensor).collect()
     }
 
     /// As [`Inner::fetch`], once the submissions before are known to have ended, each on its own.
-    fn arrive(&self, way: &mut Way, timeout: Duration) -> Result<HostTensor> {
+    fn arrive(&self, way: &mut Way, timeout: Duration) -> Result<Vec<HostTensor>> {
         let end = Instant::now() + timeout;
         if let Way::Coming { after, .. } = way {
             flight::settle_for(self.context, *after, timeout)?;
@@ -160,17 +216,44 @@ impl Inner {
             None => fetched,
         }
     }
+
+    /// Whether a wait would return at once.
+    fn ready(&self) -> bool {
+        // Somebody who waits for it holds it; then it is not here.
+        let Ok(mut way) = self.way.try_lock() else { return false };
+        match &mut *way {
+            Way::Coming { pending, .. } => pending.ready(),
+            Way::Here(_) | Way::Failed(_) => true,
+        }
+    }
+
+    fn wait(&self, timeout: Duration) -> Result<Vec<HostTensor>> {
+        let mut way = self.way();
+        if let Way::Here(data) = &*way {
+            return Ok(data.clone());
+        }
+        let arrived = self.arrive(&mut way, timeout);
+        match &arrived {
+            Err(error) if error.kind() == ErrorKind::Timeout => {}
+            Ok(data) => *way = Way::Here(data.clone()),
+            Err(error) => *way = Way::Failed(error.clone()),
+        }
+        arrived
+    }
+
+    fn word(&self) -> &'static str {
+        self.way.try_lock().map_or("waited for", |way| match &*way {
+            Way::Coming { .. } => "coming",
+            Way::Here(_) => "here",
+            Way::Failed(_) => "failed",
+        })
+    }
 }
 
 impl Reading {
     /// Whether [`Reading::wait`] would return at once.
     pub fn ready(&self) -> bool {
-        // Somebody who waits for it holds it; then it is not here.
-        let Ok(mut way) = self.0.way.try_lock() else { return false };
-        match &mut *way {
-            Way::Coming { pending, .. } => pending.ready(),
-            Way::Here(_) | Way::Failed(_) => true,
-        }
+        self.0.ready()
     }
 
     /// The value, waited for without keeping others from recording and submitting.
@@ -179,17 +262,8 @@ impl Reading {
     /// `Timeout`, after which it may be waited for again; what the device meets; the failure of the submission that
     /// made it; `Stale` when the context has ended.
     pub fn wait(&self, timeout: Duration) -> Result<HostTensor> {
-        let mut way = self.0.way();
-        if let Way::Here(data) = &*way {
-            return Ok(data.clone());
-        }
-        let arrived = self.0.arrive(&mut way, timeout);
-        match &arrived {
-            Err(error) if error.kind() == ErrorKind::Timeout => {}
-            Ok(data) => *way = Way::Here(data.clone()),
-            Err(error) => *way = Way::Failed(error.clone()),
-        }
-        arrived
+        let mut arrived = self.0.wait(timeout)?;
+        Ok(arrived.pop().expect("one value was asked for"))
     }
 
     /// When the submissions before it were seen to have ended, so that its copy could begin; `None` where it was here at
@@ -200,18 +274,34 @@ impl Reading {
 
     /// Bytes of the value on the host.
     pub fn bytes(&self) -> usize {
-        self.0.out.shape.elems() * self.0.out.dtype.bytes()
+        self.0.outs.iter().map(|(out, _)| out.shape.elems() * out.dtype.bytes()).sum()
+    }
+}
+
+impl Readings {
+    /// Whether [`Readings::wait`] would return at once.
+    pub fn ready(&self) -> bool {
+        self.0.ready()
+    }
+
+    /// The values, as [`Reading::wait`].
+    ///
+    /// # Errors
+    /// As [`Reading::wait`].
+    pub fn wait(&self, timeout: Duration) -> Result<Vec<HostTensor>> {
+        self.0.wait(timeout)
     }
 }
 
 impl fmt::Debug for Reading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let way = self.0.way.try_lock().map_or("waited for", |way| match &*way {
-            Way::Coming { .. } => "coming",
-            Way::Here(_) => "here",
-            Way::Failed(_) => "failed",
-        });
-        write!(f, "Reading({:?}, {way})", self.0.out)
+        write!(f, "Reading({:?}, {})", self.0.outs[0].0, self.0.word())
+    }
+}
+
+impl fmt::Debug for Readings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Readings({} values, {})", self.0.outs.len(), self.0.word())
     }
 }
 

@@ -10,8 +10,8 @@ use crate::staging::Pool;
 
 /// Values of fewer bytes are copied out, so that who keeps a small one for long holds no staging buffer.
 const LEAST_BYTES: usize = 64 << 10;
-/// A value is lent where the buffer is at most this many times as large: what somebody keeps holds little more
-/// than it needs.
+/// Values are lent where the buffer is at most this many times as large as all that crossed in it: what somebody keeps
+/// holds little more than was asked for together.
 const MOST_TIMES: u64 = 4;
 
 /// A mapped staging buffer that somebody reads.
@@ -52,9 +52,10 @@ pub(crate) fn lend(
         .get_mapped_range(..bytes)
         .map_err(|e| Error::new(ErrorKind::Lost, "read", "the values could not be mapped").because(e))?;
     let mapped = Arc::new(Mapped { view: Some(view), buffer, pool: Arc::clone(pool) });
+    let all: usize = ranges.iter().map(|(_, bytes)| bytes).sum();
     let value = |(offset, bytes): &(u64, usize)| {
         let part = Part { range: *offset as usize..*offset as usize + bytes, mapped: Arc::clone(&mapped) };
-        let small = *bytes < LEAST_BYTES || *bytes as u64 * MOST_TIMES < mapped.buffer.size();
+        let small = *bytes < LEAST_BYTES || all as u64 * MOST_TIMES < mapped.buffer.size();
         if small { Bytes::from(part.as_ref()) } else { Bytes::held(part) }
     };
     Ok(ranges.iter().map(value).collect())
