@@ -56,8 +56,11 @@ struct Args {
     #[arg(long)]
     budget: bool,
     /// Give every device the whole model and a share of the rows, with so many micro-batches each, and sum gradients.
-    #[arg(long, conflicts_with_all = ["budget", "dry"])]
+    #[arg(long, conflicts_with = "budget")]
     data_parallel: bool,
+    /// With --data-parallel: bytes of gradients that are summed together, at least.
+    #[arg(long)]
+    bucket_bytes: Option<usize>,
     /// Start no more runs after so many seconds; those left out are named.
     #[arg(long, value_name = "SECONDS")]
     within: Option<f64>,
@@ -237,20 +240,12 @@ fn run(args: &Args) -> Result<bool> {
     let started = Instant::now();
     let late = || args.within.is_some_and(|limit| started.elapsed().as_secs_f64() > limit);
     let mut table = Table::new(args);
+    println!("\none context on D0");
+    // What rows are compared with comes first, and what else one context could do last, as far as there is time.
     let mut parts: Vec<usize> = [1].into_iter().chain(args.micro_batches.iter().copied()).collect();
     parts.dedup();
-    println!("\none context on D0");
-    for &m in &parts {
-        if late() {
-            println!("  M {m}: left out, no time");
-            continue;
-        }
-        let begun = Instant::now();
-        match whole::run(&devices[0], args.context(), gpt, args.batch, m, args.steps) {
-            Ok(whole) => table.whole(whole, begun.elapsed()),
-            Err(error) => println!("  M {m:<3} failed: {error}"),
-        }
-    }
+    let mut parts = parts.into_iter();
+    parts.by_ref().find(|m| alone(args, &devices[0], *m, &mut table, &late));
     if args.budget {
         budget::run(args, &devices, &mut table)?;
         table.write(args)?;
@@ -258,9 +253,37 @@ fn run(args: &Args) -> Result<bool> {
     }
     if args.data_parallel {
         replicas::rows(args, &devices, &mut table, &late)?;
-        table.write(args)?;
-        return Ok(table.right());
+    } else {
+        staged_rows(args, &devices, &mut table, &late)?;
     }
+    println!("\none context on D0");
+    for m in parts {
+        alone(args, &devices[0], m, &mut table, &late);
+    }
+    table.write(args)?;
+    Ok(table.right())
+}
+
+/// A run on one context; whether it ran.
+fn alone(args: &Args, device: &Device, m: usize, table: &mut Table, late: Late<'_>) -> bool {
+    if late() {
+        println!("  M {m}: left out, no time");
+        return false;
+    }
+    let begun = Instant::now();
+    match whole::run(device, args.context(), args.gpt(), args.batch, m, args.steps) {
+        Ok(whole) => table.whole(whole, begun.elapsed()),
+        Err(error) => {
+            println!("  M {m:<3} failed: {error}");
+            return false;
+        }
+    }
+    true
+}
+
+/// A row for each number of micro-batches and schedule.
+fn staged_rows(args: &Args, devices: &[Device], table: &mut Table, late: Late<'_>) -> Result<()> {
+    let gpt = args.gpt();
     println!("\n{} contexts", devices.len());
     for &m in &args.micro_batches {
         if late() {
@@ -268,7 +291,7 @@ fn run(args: &Args) -> Result<bool> {
             continue;
         }
         let problem = match args.measures() {
-            true => Some(costs::problem(&devices, gpt, args.batch.div_ceil(m), m)?),
+            true => Some(costs::problem(devices, gpt, args.batch.div_ceil(m), m)?),
             false => None,
         };
         if let Some(problem) = &problem {
@@ -282,18 +305,17 @@ fn run(args: &Args) -> Result<bool> {
             let begun = Instant::now();
             let outcome = args.plan(name, m, problem.as_ref()).and_then(|(plan, ranking)| {
                 print!("{ranking}");
-                let staged = staged::run(&devices, &args.context(), gpt, &plan, args.steps, args.profile)?;
+                let staged = staged::run(devices, &args.context(), gpt, &plan, args.steps, args.profile)?;
                 Ok((plan, staged))
             });
             let row = match outcome {
-                Ok((plan, staged)) => Row::new(name, &plan, &staged, &table),
+                Ok((plan, staged)) => Row::new(name, &plan, &staged, table),
                 Err(error) => Row::failed(name, m, error.to_string()),
             };
             table.row(args, row, begun.elapsed())?;
         }
     }
-    table.write(args)?;
-    Ok(table.right())
+    Ok(())
 }
 
 /// The peaks by plans alone, and the host's time.
@@ -309,7 +331,17 @@ fn dry(args: &Args, devices: &[Device]) -> Result<()> {
         let (bytes, seconds) = whole::planned(&caps[0], gpt, args.batch, m)?;
         println!("one context    M {m:<3} {:>10.1} MiB, host {:.2} ms a step", mib(bytes), 1e3 * seconds);
     }
-    for &m in &args.micro_batches {
+    for &m in args.micro_batches.iter().filter(|_| args.data_parallel) {
+        let (bytes, seconds) = replicas::planned(&caps, args, &Family::OneFOneB.make(1, m)?)?;
+        let bytes: Vec<String> = bytes.iter().map(|b| format!("{:>10.1}", mib(*b))).collect();
+        println!(
+            "{} replicas     M {m:<3} {} MiB, host {:.2} ms a step",
+            bytes.len(),
+            bytes.join(" "),
+            1e3 * seconds
+        );
+    }
+    for &m in args.micro_batches.iter().filter(|_| !args.data_parallel) {
         for name in args.schedules.iter().filter(|s| *s != "auto") {
             let (plan, _) = args.plan(name, m, None)?;
             let planned = staged::planned(&caps, gpt, &plan, args.profile)?;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use wgrad::pipeline::{
     Collective, Family, Mesh, MeshOptions, MeshReport, MeshTrainer, Partition, Schedule, Stages, Team,
-    Timeline, TrainOptions,
+    Timeline,
 };
 use wgrad::prelude::*;
 use wgrad::{Backend, Caps, ContextOptions, ErrorKind, Result, Shape, bail};
@@ -68,6 +68,22 @@ struct Noted {
     log: Log,
 }
 
+impl Noted {
+    /// Runs a sum, and notes when it began and ended.
+    fn noted<T>(&self, bytes: u64, sum: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut earlier = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = *earlier.get_or_insert_with(Instant::now);
+        let made = match sum() {
+            Err(error) if error.kind() == ErrorKind::Timeout => return Err(error),
+            result => result?,
+        };
+        *earlier = None;
+        let sum = Sum { begun, ended: Instant::now(), bytes };
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).push(sum);
+        Ok(made)
+    }
+}
+
 impl Collective for Noted {
     fn rank(&self) -> usize {
         self.team.rank()
@@ -78,16 +94,13 @@ impl Collective for Noted {
     }
 
     fn all_reduce(&self, values: &mut [f32], shape: Shape, deadline: Instant) -> Result<()> {
-        let mut earlier = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        let begun = *earlier.get_or_insert_with(Instant::now);
-        match self.team.all_reduce(values, shape, deadline) {
-            Err(error) if error.kind() == ErrorKind::Timeout => return Err(error),
-            result => result?,
-        }
-        *earlier = None;
-        let sum = Sum { begun, ended: Instant::now(), bytes: size_of_val(values) as u64 };
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).push(sum);
-        Ok(())
+        let bytes = size_of_val(values) as u64;
+        self.noted(bytes, || self.team.all_reduce(values, shape, deadline))
+    }
+
+    fn sum(&self, own: &[HostTensor], deadline: Instant) -> Result<Vec<HostTensor>> {
+        let bytes = own.iter().map(|x| x.bytes().len() as u64).sum();
+        self.noted(bytes, || self.team.sum(own, deadline))
     }
 
     fn all_gather(&self, own: &[f32], shape: Shape, deadline: Instant) -> Result<Vec<(Shape, Vec<f32>)>> {
@@ -112,7 +125,7 @@ fn trainer(
     backends: &[Arc<dyn Backend>],
     options: &ContextOptions,
     gpt: Gpt,
-    train: TrainOptions,
+    args: &Args,
 ) -> Result<(MeshTrainer, Vec<Log>)> {
     let context = |b: &Arc<dyn Backend>| Context::with(Arc::clone(b), options.clone());
     let contexts = backends.iter().map(context).collect::<Result<Vec<_>>>()?;
@@ -128,24 +141,24 @@ fn trainer(
         };
         Team::of(size).into_iter().zip(&kept).map(noted).collect()
     };
-    let options = MeshOptions { train, collective: Some(Arc::new(teams)), ..Default::default() };
+    let MeshOptions { bucket, .. } = MeshOptions::default();
+    let bucket = args.bucket_bytes.unwrap_or(bucket);
+    let options = MeshOptions { train: args.trainer(), bucket, collective: Some(Arc::new(teams)) };
     Ok((MeshTrainer::new(&mesh, build, loss(), optimizer, options)?, logs))
 }
 
-/// The peak of each device by plans alone.
-fn planned(
-    caps: &[Caps],
-    gpt: Gpt,
-    schedule: &Schedule,
-    rows: usize,
-    train: TrainOptions,
-) -> Result<Vec<usize>> {
+/// The peak of each device by plans alone, and the host's time for a step, sums of gradients included.
+pub(crate) fn planned(caps: &[Caps], args: &Args, schedule: &Schedule) -> Result<(Vec<usize>, f64)> {
     let dry: Vec<Arc<dyn Backend>> = caps.iter().map(|caps| Dry::open(caps.clone())).collect();
-    let (mut trainer, _) = trainer(&dry, &ContextOptions::default(), gpt.blank(), train)?;
+    let (mut trainer, _) = trainer(&dry, &ContextOptions::default(), args.gpt().blank(), args)?;
+    let mut seconds = 0.0;
     for step in 0..DRY_STEPS {
-        trainer.step(schedule, &gpt.batch(step, rows)?)?;
+        let batch = args.gpt().batch(step, args.batch)?;
+        let begun = Instant::now();
+        trainer.step(schedule, &batch)?;
+        seconds = begun.elapsed().as_secs_f64();
     }
-    Ok(dry.iter().map(|d| d.memory().peak_bytes).collect())
+    Ok((dry.iter().map(|d| d.memory().peak_bytes).collect(), seconds))
 }
 
 /// The sums of a step that began at `begun` and took `seconds`.
@@ -202,8 +215,8 @@ fn run(devices: &[Device], args: &Args, m: usize) -> Result<Replicated> {
     let schedule = Family::OneFOneB.make(1, m)?;
     let backends = devices.iter().map(Device::open).collect::<Result<Vec<_>>>()?;
     let caps: Vec<Caps> = backends.iter().map(|b| b.caps().clone()).collect();
-    let planned = planned(&caps, gpt, &schedule, rows, args.trainer())?;
-    let (mut trainer, logs) = trainer(&backends, &args.context(), gpt, args.trainer())?;
+    let (planned, _) = planned(&caps, args, &schedule)?;
+    let (mut trainer, logs) = trainer(&backends, &args.context(), gpt, args)?;
     let contexts = trainer.mesh().contexts().to_vec();
     let stats = || contexts.iter().map(Context::stats).collect::<Vec<_>>();
     let (mut losses, mut times, mut all, mut before) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

@@ -180,7 +180,7 @@ impl Row {
         }
         let Row { loss_difference, ms, tokens_per_s, ratio, timed_ms, predicted_ms, .. } = self;
         println!(
-            "    {ms:.2} ms a step, {tokens_per_s:.0} tokens/s, {ratio:.3} of one context; losses within {loss_difference:.1e}"
+            "    {ms:.2} ms a step, {tokens_per_s:.0} tokens/s, {ratio:.3} of one context's best so far; losses within {loss_difference:.1e}"
         );
         if let Some(Sums { count, bytes, under_way, beside, waited_ms, rate }) = self.sums {
             println!(
@@ -295,7 +295,10 @@ impl Table {
     }
 
     /// Prints the short table and writes the rows as JSON.
-    pub(crate) fn write(&self, args: &Args) -> Result<()> {
+    pub(crate) fn write(&mut self, args: &Args) -> Result<()> {
+        // One context's best may have come after a row.
+        let ratios: Vec<f64> = self.rows.iter().map(|r| self.ratio(r.tokens_per_s)).collect();
+        self.rows.iter_mut().zip(ratios).for_each(|(row, ratio)| row.ratio = ratio);
         println!(
             "\n| schedule | M | cut | ms | ratio | bubble predicted, measured | GB/s forward, back | peak MiB (by plans) | losses |"
         );

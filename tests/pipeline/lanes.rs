@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use wgrad::nn::{Linear, ParamSet, Rng, Sgd, SgdConfig};
+use wgrad::nn::{Linear, Mode, Module, ParamSet, Rng, Sgd, SgdConfig};
 use wgrad::pipeline::{
-    Contract, Function, Model, Payload, Ring, Stages, TrainOptions, Trainer, partition, schedule,
+    Contract, Function, Message, Model, Parcel, Payload, Ring, Schedule, Stages, TrainOptions, Trainer,
+    Transport, partition, schedule,
 };
-use wgrad::{Backend, Context, DType, Result};
+use wgrad::{Backend, Context, DType, Result, Tensor};
 
 use super::{DIMS, cut, data, fresh, loss, model, void};
 use crate::Subject;
@@ -16,7 +17,7 @@ use crate::devices::cpu;
 
 crate::suite![
     plain: a_closed_edge_ends_quickly, failing_steps_leave_no_thread;
-    device: edges_are_reported, memory_is_flat, a_device_lost_while_an_edge_waits
+    device: edges_are_reported, memory_is_flat, peaks_do_not_depend_on_time, a_device_lost_while_an_edge_waits
 ];
 
 fn sgd(params: ParamSet) -> Result<Sgd> {
@@ -87,6 +88,79 @@ fn memory_is_flat(on: &Subject) {
     }
 }
 
+/// A way on which every parcel takes a while.
+struct Slow(Ring, Duration);
+
+impl Transport for Slow {
+    fn send(&self, parcel: Parcel, deadline: Instant) -> Result<()> {
+        std::thread::sleep(self.1);
+        self.0.send(parcel, deadline)
+    }
+
+    fn recv(&self, message: Message, deadline: Instant) -> Result<Parcel> {
+        self.0.recv(message, deadline)
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+}
+
+/// A layer that takes a while.
+struct Works(Duration);
+
+impl Module for Works {
+    fn forward(&self, x: Tensor) -> Tensor {
+        std::thread::sleep(self.0);
+        x
+    }
+
+    fn params(&self) -> ParamSet {
+        ParamSet::default()
+    }
+
+    fn set_mode(&mut self, _: Mode) {}
+}
+
+/// The peak of a device that has one of two stages, whose own work takes `own` and each of its messages `way`.
+fn peak(on: &Subject, stage: usize, schedule: &Schedule, own: Duration, way: Duration) -> Option<usize> {
+    let gpu = on.fresh_gpu()?;
+    let context = Context::new(Arc::clone(&gpu) as Arc<dyn Backend>).unwrap();
+    let contexts = if stage == 0 { [context, cpu()] } else { [cpu(), context] };
+    // What crosses is most of what the device holds.
+    let (width, rng) = (1 << 13, Rng::seed(1));
+    let layer = |name: &'static str, a, b| move |ctx: &Context| Linear::new(ctx, name, a, b, rng);
+    let works = |s: usize| move |_: &Context| Ok(Works(if s == stage { own } else { Duration::ZERO }));
+    let model = Model::new()
+        .layer("a", layer("a", DIMS[0], width))
+        .layer("works0", works(0))
+        .layer("works1", works(1))
+        .layer("b", layer("b", width, DIMS[4]));
+    let two = partition::uniform(4, 2).unwrap();
+    let stages = Stages::cut(&model, &two, &contexts, Contract::new([DIMS[0]], DType::F32)).unwrap();
+    let make = move |_: usize, to: usize, slots: usize| -> Arc<dyn Transport> {
+        Arc::new(Slow(Ring::new(slots), if to == stage { way } else { Duration::ZERO }))
+    };
+    let options = TrainOptions { transport: Some(Arc::new(make)), ..Default::default() };
+    let mut trainer = Trainer::new(stages, loss(), sgd, options).unwrap();
+    for _ in 0..2 {
+        trainer.step(schedule, &data(40, 0.0)).unwrap();
+    }
+    Some(gpu.memory().peak_bytes)
+}
+
+/// Messages come as far ahead as the schedule allows, or just when they are waited for: the device holds as much.
+fn peaks_do_not_depend_on_time(on: &Subject) {
+    let (none, while_) = (Duration::ZERO, Duration::from_millis(40));
+    for schedule in [schedule::one_f_one_b(2, 5).unwrap(), schedule::gpipe(2, 5).unwrap()] {
+        for stage in [0, 1] {
+            let ahead = peak(on, stage, &schedule, while_, none);
+            let late = peak(on, stage, &schedule, none, while_);
+            assert_eq!(ahead, late, "stage {stage} of {}", schedule.name());
+        }
+    }
+}
+
 fn a_device_lost_while_an_edge_waits(on: &Subject) {
     let Some(gpu) = on.fresh_gpu() else { return };
     let lost = Context::new(Arc::clone(&gpu) as Arc<dyn Backend>).unwrap();
@@ -116,7 +190,7 @@ fn a_device_lost_while_an_edge_waits(on: &Subject) {
 
 /// Deadlines are far; a failure ends the waits of all lanes.
 fn a_closed_edge_ends_quickly() {
-    let make = |from: usize, to: usize, slots: usize| -> Arc<dyn wgrad::pipeline::Transport> {
+    let make = |from: usize, to: usize, slots: usize| -> Arc<dyn Transport> {
         if (from, to) == (2, 1) { void() } else { Arc::new(Ring::new(slots)) }
     };
     let options = TrainOptions { transport: Some(Arc::new(make)), ..Default::default() };
@@ -131,12 +205,12 @@ fn a_closed_edge_ends_quickly() {
         let (bad, count) = (&bad, Arc::clone(&count));
         wgrad::pipeline::StageSpec::new(format!("s{start}"), &contexts[start], move |ctx: &Context| {
             let layers = bad.build(ctx, start..end)?;
-            let params = wgrad::nn::Module::params(&layers);
+            let params = Module::params(&layers);
             Ok(Function::new(params, move |x| {
                 if start == 2 {
                     assert!(count.fetch_add(1, Ordering::SeqCst) < 3, "the last one is bad");
                 }
-                Ok(wgrad::nn::Module::forward(&layers, x[0]))
+                Ok(Module::forward(&layers, x[0]))
             }))
         })
     });
@@ -168,7 +242,7 @@ fn failing_steps_leave_no_thread() {
         let width = if i == 11 { DIMS[4] } else { DIMS[0] };
         model = model.layer(name, move |ctx| Linear::new(ctx, &at, DIMS[0], width, Rng::seed(1)));
     }
-    let make = |from: usize, to: usize, slots: usize| -> Arc<dyn wgrad::pipeline::Transport> {
+    let make = |from: usize, to: usize, slots: usize| -> Arc<dyn Transport> {
         if (from, to) == (5, 6) { void() } else { Arc::new(Ring::new(slots)) }
     };
     let options = |lossy: bool| TrainOptions {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use wgrad_graph::{Result, Shape};
+use wgrad_graph::{HostTensor, Result, Shape};
 
 /// One rank's end of a group that works on tensors together, on the host. All ranks make the same calls in the
 /// same order; each call is numbered, and its number, kind and shape are compared between ranks. What crosses
@@ -24,6 +24,25 @@ pub trait Collective: Send + Sync {
     /// # Errors
     /// `Data` where two ranks make different calls, naming both; `Timeout`; `User` once it is closed.
     fn all_reduce(&self, values: &mut [f32], shape: Shape, deadline: Instant) -> Result<()>;
+
+    /// The sums over all ranks of several tensors of floats, added in f32 in the order of ranks: the same bits on all. The
+    /// tensors may lie in memory that a device has lent, and be large: who can does not copy them. By default one
+    /// [`Collective::all_reduce`] of all of them side by side.
+    ///
+    /// # Errors
+    /// As [`Collective::all_reduce`].
+    fn sum(&self, own: &[HostTensor], deadline: Instant) -> Result<Vec<HostTensor>> {
+        let mut values: Vec<f32> = own.iter().flat_map(|x| x.to_vec::<f32>()).collect();
+        let shape = Shape::from([values.len()]);
+        self.all_reduce(&mut values, shape, deadline)?;
+        let mut rest = &values[..];
+        let part = |x: &HostTensor| {
+            let (own, after) = rest.split_at(x.shape().elems());
+            rest = after;
+            Ok(HostTensor::new(x.shape(), own)?.cast(x.dtype()))
+        };
+        own.iter().map(part).collect()
+    }
 
     /// What every rank has, in the order of ranks. Shapes may differ in their sizes, not in the number of axes.
     ///

@@ -5,6 +5,7 @@
 //! schedule, each stage of each on a context and a thread of its own. Where lines meet they do so by a
 //! [`Collective`] on the host: replicas to sum gradients ([`MeshTrainer`]), shards inside a layer ([`Shard`]).
 
+mod add;
 mod collective;
 mod crossing;
 mod layers;

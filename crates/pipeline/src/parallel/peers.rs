@@ -21,6 +21,10 @@ impl Calls {
         self.control.patiently(|deadline| self.collective.all_reduce(values, shape, deadline))
     }
 
+    pub(super) fn sum(&self, own: &[HostTensor]) -> Result<Vec<HostTensor>> {
+        self.control.patiently(|deadline| self.collective.sum(own, deadline))
+    }
+
     pub(super) fn all_gather(&self, own: &[f32], shape: Shape) -> Result<Vec<(Shape, Vec<f32>)>> {
         self.control.patiently(|deadline| self.collective.all_gather(own, shape, deadline))
     }

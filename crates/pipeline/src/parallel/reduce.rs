@@ -1,101 +1,75 @@
 //! Gradients of replicas, summed in buckets while the rest of the last backward pass is computed.
+//!
+//! Each bucket goes through three hands: the stage's thread submits what computes it and begins to read it; a thread
+//! waits for it and sums it over the replicas; another brings the sums to the device. Memory for those is set aside
+//! before the first, so that what the device holds does not depend on which hand is faster.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
-use wgrad_autograd::{Param, Pass, Tensor};
-use wgrad_graph::{Error, ErrorKind, HostTensor, Out, Result, Shape};
+use wgrad_autograd::{Kept, Param, Pass, Placed, Readings, Reserved, Tensor};
+use wgrad_graph::{Error, ErrorKind, HostTensor, Result};
 
 use super::Calls;
 use crate::run::{guarded, panicked};
 
-/// Buckets that may be computed before an earlier one is read.
-const AHEAD: usize = 2;
+/// Buckets that may wait on the host until they are summed.
+const AHEAD: usize = 4;
 
-/// Some gradients side by side: the parameters' numbers and shapes, and the values.
+/// Some gradients on their way to the host, each with the number of its parameter and the memory for its sum.
 struct Bucket {
-    members: Vec<(usize, Out)>,
-    values: Tensor,
+    members: Vec<(usize, Reserved)>,
+    readings: Readings,
 }
 
-/// The sums over replicas by the numbers of the parameters.
-type Sums = Vec<(usize, HostTensor)>;
+/// Sums on the host.
+type Summed = Vec<((usize, Reserved), HostTensor)>;
+/// Sums on the device, by the numbers of the parameters.
+type Sums = Vec<(usize, Placed)>;
 
-/// A thread that reads buckets of gradients as they are computed, and sums each over the replicas.
+/// The threads that sum buckets of gradients over the replicas, and bring the sums back.
 pub(crate) struct Reducer {
     /// The parameters in each bucket: as a backward pass completes them, the last first.
     plan: Vec<Vec<usize>>,
-    buckets: Option<Sender<Bucket>>,
-    read: Receiver<()>,
-    thread: Option<JoinHandle<Result<Sums>>>,
+    buckets: Option<SyncSender<Bucket>>,
+    sums: Option<JoinHandle<Result<()>>>,
+    brings: Option<JoinHandle<Result<Sums>>>,
 }
 
 impl Reducer {
     /// One for the gradients of `params`, in buckets of so many bytes or more.
     pub(super) fn new(calls: Calls, params: &[Param], bytes: usize) -> Result<Self> {
-        let (buckets, taken) = channel::<Bucket>();
-        let (tell, read) = channel();
-        let work = move || {
-            let (mut sums, mut values) = (Sums::new(), Vec::new());
-            for bucket in taken {
-                values.clear();
-                values.extend(bucket.values.read()?.to_vec::<f32>());
-                // Whoever made it may be gone, by an error that is told elsewhere.
-                let _gone = tell.send(());
-                let len = values.len();
-                calls.all_reduce(&mut values, Shape::from([len]))?;
-                let mut rest = &values[..];
-                for (param, out) in bucket.members {
-                    let (own, after) = rest.split_at(out.shape.elems());
-                    sums.push((param, HostTensor::new(out.shape, own)?.cast(out.dtype)));
-                    rest = after;
-                }
-            }
-            Ok(sums)
-        };
-        let spawned = std::thread::Builder::new().name("gradients".to_owned()).spawn(|| guarded(work));
-        let thread =
-            spawned.map_err(|e| Error::new(ErrorKind::Limit, "pipeline", format!("no thread: {e}")))?;
-        Ok(Self { plan: plan(params, bytes), buckets: Some(buckets), read, thread: Some(thread) })
+        let (buckets, computed) = sync_channel::<Bucket>(AHEAD);
+        let (give, summed) = channel::<Summed>();
+        let sums = spawned("gradients are summed", move || sum_all(&calls, &computed, &give))?;
+        let brings = spawned("sums of gradients come back", move || bring_all(&summed))?;
+        Ok(Self { plan: plan(params, bytes), buckets: Some(buckets), sums: Some(sums), brings: Some(brings) })
     }
 
-    /// Computes the gradients bucket by bucket and hands them over. Returns when all are read; they are summed
-    /// meanwhile and afterwards.
-    pub(crate) fn reduce(&mut self, pass: &Pass, gradients: &[Option<Tensor>]) -> Result<()> {
-        let mut flat = Vec::new();
+    /// Computes the gradients bucket by bucket and hands them over; `kept` will have the sums. Returns when all are
+    /// submitted; they are read, summed and brought back meanwhile and afterwards.
+    pub(crate) fn reduce(&mut self, pass: &Pass, gradients: &[Option<Tensor>], kept: &[Kept]) -> Result<()> {
+        let mut waiting = Vec::new();
         for bucket in &self.plan {
-            let (mut members, mut parts) = (Vec::new(), Vec::new());
+            let (mut members, mut values) = (Vec::new(), Vec::new());
             for &i in bucket {
                 let Some(g) = gradients[i] else { continue };
-                let out = g.try_out()?;
-                members.push((i, out));
-                parts.push(pass.within(|| g.try_reshape(&[out.shape.elems() as i64][..]))?);
+                members.push((i, kept[i].reserve()?));
+                values.push(g);
             }
-            let values = match parts[..] {
-                [] => continue,
-                [one] => one,
-                _ => pass.within(|| Tensor::try_cat(&parts, 0))?,
-            };
-            flat.push(Bucket { members, values });
+            if !values.is_empty() {
+                waiting.push((members, values));
+            }
         }
-        let count = flat.len();
-        let all: Vec<Tensor> = flat.iter().map(|b| b.values).collect();
-        for (i, bucket) in flat.into_iter().enumerate() {
-            // Reading takes its turn: a device that computes while it takes a submission has no other time for it.
-            if i >= AHEAD && self.read.recv().is_err() {
-                return self.join().map(|_| ());
-            }
-            pass.compute_for(&[bucket.values], &all[i + 1..])?;
-            if self.buckets.as_ref().is_none_or(|b| b.send(bucket).is_err()) {
+        let all: Vec<Vec<Tensor>> = waiting.iter().map(|(_, values)| values.clone()).collect();
+        for (i, (members, values)) in waiting.into_iter().enumerate() {
+            pass.compute_for(&values, &all[i + 1..].concat())?;
+            let readings = Tensor::read_all_later(&values)?;
+            if self.buckets.as_ref().is_none_or(|b| b.send(Bucket { members, readings }).is_err()) {
                 return self.join().map(|_| ());
             }
         }
         self.buckets = None;
-        for _ in 0..count.min(AHEAD) {
-            if self.read.recv().is_err() {
-                return self.join().map(|_| ());
-            }
-        }
         Ok(())
     }
 
@@ -106,10 +80,15 @@ impl Reducer {
 
     fn join(&mut self) -> Result<Sums> {
         self.buckets = None;
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(done)) => done,
-            Some(Err(payload)) => Err(panicked(&*payload)),
-            None => Err(Error::new(ErrorKind::User, "pipeline", "the gradients were not summed")),
+        let summed = self.sums.take().map(ended);
+        let brought = self.brings.take().map(ended);
+        match (summed, brought) {
+            (Some(summed), Some(brought)) => {
+                // The first to stop makes the other one stop.
+                let brought = brought?;
+                summed.map(|()| brought)
+            }
+            _ => Err(Error::new(ErrorKind::User, "pipeline", "the gradients were not summed")),
         }
     }
 }
@@ -119,6 +98,44 @@ impl Drop for Reducer {
         // The step has failed by now, and the collective is closed.
         let _ended = self.join();
     }
+}
+
+fn spawned<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<JoinHandle<Result<T>>> {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(|| guarded(work));
+    spawned.map_err(|e| Error::new(ErrorKind::Limit, "pipeline", format!("no thread: {e}")))
+}
+
+fn ended<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
+    thread.join().unwrap_or_else(|payload| Err(panicked(&*payload)))
+}
+
+/// Sums buckets as they arrive on the host.
+fn sum_all(calls: &Calls, computed: &Receiver<Bucket>, give: &Sender<Summed>) -> Result<()> {
+    for Bucket { members, readings } in computed {
+        let own = calls.control.watchfully(|timeout| readings.wait(timeout))?;
+        drop(readings);
+        let sums = calls.sum(&own)?;
+        drop(own);
+        if give.send(members.into_iter().zip(sums).collect()).is_err() {
+            // The other thread has ended by an error, and tells it.
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Brings sums to the device.
+fn bring_all(summed: &Receiver<Summed>) -> Result<Sums> {
+    let mut sums = Sums::new();
+    for bucket in summed {
+        for ((i, reserved), sum) in bucket {
+            sums.push((i, reserved.fill(&sum)?));
+        }
+    }
+    Ok(sums)
 }
 
 /// Parameters in buckets of one dtype, the last first.

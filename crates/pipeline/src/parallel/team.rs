@@ -5,16 +5,21 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
-use wgrad_graph::{Error, ErrorKind, Result, Shape, bail};
+use wgrad_graph::{DType, Error, ErrorKind, HostTensor, Result, Shape, bail};
 
 use super::Collective;
+use super::add::Adder;
 
 /// What a rank asks for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Op {
     AllReduce,
+    /// Of what is not copied.
+    AllReduceLent,
     AllGather,
-    Broadcast { root: usize },
+    Broadcast {
+        root: usize,
+    },
     Barrier,
 }
 
@@ -71,12 +76,36 @@ struct Meeting {
 }
 
 /// What a rank has given.
-type Post = (Shape, Vec<f32>);
+#[derive(Default)]
+struct Post {
+    shape: Option<Shape>,
+    values: Vec<f32>,
+    /// What is not copied.
+    lent: Vec<HostTensor>,
+}
 
 #[derive(Default)]
 struct Made {
     values: Vec<f32>,
     shapes: Vec<Shape>,
+    /// What all ranks have lent.
+    lent: Vec<Vec<HostTensor>>,
+}
+
+/// What a rank gives in a call.
+#[derive(Copy, Clone)]
+enum Gift<'a> {
+    Copied(&'a [f32]),
+    Lent(&'a [HostTensor]),
+}
+
+impl Gift<'_> {
+    fn elems(self) -> usize {
+        match self {
+            Gift::Copied(values) => values.len(),
+            Gift::Lent(all) => all.iter().map(|x| x.shape().elems()).sum(),
+        }
+    }
 }
 
 /// What the ranks share.
@@ -88,6 +117,7 @@ struct Room {
     /// What each rank has made of them: its share of the sum, or all that it takes. Only changed once all ranks
     /// have come to the next call.
     made: Vec<RwLock<Made>>,
+    adder: Adder,
 }
 
 /// The [`Collective`] between threads of one process: each rank adds up its share of the elements in the order of
@@ -125,19 +155,20 @@ impl Team {
         let room = Arc::new(Room {
             meeting: Mutex::new(meeting),
             changed: Condvar::new(),
-            posts: (0..size).map(|_| RwLock::new((Shape::SCALAR, Vec::new()))).collect(),
+            posts: (0..size).map(|_| RwLock::default()).collect(),
             made: (0..size).map(|_| RwLock::default()).collect(),
+            adder: Adder::among(size),
         });
         let team = |rank| Team { rank, room: Arc::clone(&room), progress: Mutex::default() };
         (0..size).map(team).collect()
     }
 
-    /// Runs a call from where it is: posts `values`, lets `make` work on what all have posted, and waits until all
+    /// Runs a call from where it is: posts `gift`, lets `make` work on what all have posted, and waits until all
     /// have done so. What they made stays until this rank makes its next call.
     fn call(
         &self,
         (op, shape): (Op, Shape),
-        values: &[f32],
+        gift: Gift<'_>,
         deadline: Instant,
         make: impl FnOnce(&mut Made, &[RwLock<Post>]),
     ) -> Result<()> {
@@ -149,13 +180,16 @@ impl Team {
             }
             Some(_) => {}
             None => {
-                if values.len() != shape.elems() {
-                    bail!(Shape, "collective", "{} values are not of shape {shape}", values.len());
+                if gift.elems() != shape.elems() {
+                    bail!(Shape, "collective", "{} values are not of shape {shape}", gift.elems());
                 }
                 let mut post = self.room.posts[self.rank].write().unwrap_or_else(PoisonError::into_inner);
-                post.0 = shape;
-                post.1.clear();
-                post.1.extend_from_slice(values);
+                post.shape = Some(shape);
+                post.values.clear();
+                match gift {
+                    Gift::Copied(values) => post.values.extend_from_slice(values),
+                    Gift::Lent(all) => post.lent.extend_from_slice(all),
+                }
                 drop(post);
                 progress.call = Some((call, Phase::Posted(self.room.come(self.rank, call))));
             }
@@ -172,6 +206,8 @@ impl Team {
         if let Some((_, Phase::Made(meeting))) = progress.call {
             self.room.wait(self.rank, meeting, call, deadline)?;
         }
+        // Whoever lent it gets it back when the others have done with it.
+        self.room.posts[self.rank].write().unwrap_or_else(PoisonError::into_inner).lent.clear();
         *progress = Progress { number: call.number + 1, call: None };
         Ok(())
     }
@@ -252,10 +288,10 @@ impl Collective for Team {
 
     fn all_reduce(&self, values: &mut [f32], shape: Shape, deadline: Instant) -> Result<()> {
         let own = self.share(self.rank, shape.elems());
-        self.call((Op::AllReduce, shape), values, deadline, |made, posts| {
+        self.call((Op::AllReduce, shape), Gift::Copied(values), deadline, |made, posts| {
             for (rank, post) in posts.iter().enumerate() {
                 let post = post.read().unwrap_or_else(PoisonError::into_inner);
-                let part = &post.1[own.clone()];
+                let part = &post.values[own.clone()];
                 match rank {
                     0 => made.values.extend_from_slice(part),
                     _ => made.values.iter_mut().zip(part).for_each(|(sum, x)| *sum += x),
@@ -268,12 +304,27 @@ impl Collective for Team {
         Ok(())
     }
 
+    /// Each rank adds up all elements for itself, by several threads, from where they lie.
+    fn sum(&self, own: &[HostTensor], deadline: Instant) -> Result<Vec<HostTensor>> {
+        let floats: Vec<HostTensor> = own.iter().map(|x| x.cast(DType::F32)).collect();
+        let gift = Gift::Lent(&floats);
+        self.call((Op::AllReduceLent, Shape::from([gift.elems()])), gift, deadline, |made, posts| {
+            let lent = |post: &RwLock<Post>| post.read().unwrap_or_else(PoisonError::into_inner).lent.clone();
+            made.lent = posts.iter().map(lent).collect();
+        })?;
+        let mut made = self.room.made[self.rank].write().unwrap_or_else(PoisonError::into_inner);
+        let lent = std::mem::take(&mut made.lent);
+        drop(made);
+        let sums = self.room.adder.sums(&lent)?;
+        Ok(sums.into_iter().zip(own).map(|(sum, own)| sum.cast(own.dtype())).collect())
+    }
+
     fn all_gather(&self, own: &[f32], shape: Shape, deadline: Instant) -> Result<Vec<(Shape, Vec<f32>)>> {
-        self.call((Op::AllGather, shape), own, deadline, |made, posts| {
+        self.call((Op::AllGather, shape), Gift::Copied(own), deadline, |made, posts| {
             for post in posts {
                 let post = post.read().unwrap_or_else(PoisonError::into_inner);
-                made.values.extend_from_slice(&post.1);
-                made.shapes.push(post.0);
+                made.values.extend_from_slice(&post.values);
+                made.shapes.extend(post.shape);
             }
         })?;
         let (made, mut start) = (self.made(self.rank), 0);
@@ -288,16 +339,16 @@ impl Collective for Team {
         if root >= self.size() {
             bail!(Argument, "collective", "rank {root} of {}", self.size());
         }
-        self.call((Op::Broadcast { root }, shape), values, deadline, |made, posts| {
+        self.call((Op::Broadcast { root }, shape), Gift::Copied(values), deadline, |made, posts| {
             let post = posts[root].read().unwrap_or_else(PoisonError::into_inner);
-            made.values.extend_from_slice(&post.1);
+            made.values.extend_from_slice(&post.values);
         })?;
         values.copy_from_slice(&self.made(self.rank).values);
         Ok(())
     }
 
     fn barrier(&self, deadline: Instant) -> Result<()> {
-        self.call((Op::Barrier, Shape::from([0])), &[], deadline, |_, _| ())
+        self.call((Op::Barrier, Shape::from([0])), Gift::Copied(&[]), deadline, |_, _| ())
     }
 
     fn close(&self) {

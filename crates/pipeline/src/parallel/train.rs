@@ -23,7 +23,7 @@ pub type MakeCollective = dyn Fn(&str, usize) -> Vec<Arc<dyn Collective>> + Send
 pub struct MeshOptions {
     /// Those of each line.
     pub train: TrainOptions,
-    /// Bytes of gradients that are summed over replicas together, at least; 1 MiB by default.
+    /// Bytes of gradients that are summed over replicas together, at least; 25 MiB by default.
     pub bucket: usize,
     /// Makes the collectives; [`Team`]s by default.
     pub collective: Option<Arc<MakeCollective>>,
@@ -31,7 +31,7 @@ pub struct MeshOptions {
 
 impl Default for MeshOptions {
     fn default() -> Self {
-        Self { train: TrainOptions::default(), bucket: 1 << 20, collective: None }
+        Self { train: TrainOptions::default(), bucket: 25 << 20, collective: None }
     }
 }
 

@@ -170,6 +170,14 @@ pub(crate) struct Part {
     pub(crate) targets: Option<HostTensor>,
 }
 
+impl Part {
+    /// How many rows it has.
+    pub(super) fn rows(&self) -> usize {
+        let first = self.inputs.iter().chain(&self.targets).next();
+        first.and_then(|x| x.shape().dims().first().copied()).unwrap_or(0)
+    }
+}
+
 /// The shape with `rows` as first axis before `rest`.
 pub(super) fn with_rows(rows: usize, rest: Shape) -> Shape {
     Shape::from(&[&[rows], rest.dims()].concat())

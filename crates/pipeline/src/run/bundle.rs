@@ -1,7 +1,11 @@
 //! What a message carries: all outputs of a stage that another one takes, or their gradients.
 
+use wgrad_graph::{DType, Out};
+
+use super::batch::with_rows;
 use super::stages::{Contract, Source, Stages};
-use super::worker::Worker;
+use super::worker::{Job, Worker};
+use crate::schedule::{Message, Payload};
 
 impl Source {
     /// The stage and which of its outputs.
@@ -39,6 +43,29 @@ impl Stages {
             self.stages[*to].takes.iter().any(|(source, _)| source.output() == Some((from, output)))
         };
         (from + 1..self.len()).filter(takes).collect()
+    }
+}
+
+impl Job<'_> {
+    /// Shapes and dtypes of what a message between devices carries by the contracts, of which micro-batches may depart that
+    /// differ in more than their rows.
+    pub(super) fn outs_of(&self, message: Message) -> Vec<Out> {
+        let Message { payload, from, to, micro_batch } = message;
+        let rows = self.parts[micro_batch].rows();
+        let out = |contract: Contract| {
+            let narrow = self.stages.handover.filter(|_| contract.dtype == DType::F32);
+            Out { shape: with_rows(rows, contract.shape), dtype: narrow.unwrap_or(contract.dtype) }
+        };
+        match payload {
+            Payload::Activation => {
+                let gives = &self.stages.stages[from].gives;
+                self.stages.bundle(from, to).into_iter().map(|(_, output)| out(gives[output])).collect()
+            }
+            Payload::Gradient => {
+                let gives = &self.stages.stages[to].gives;
+                self.stages.bundle_back(to, from).into_iter().map(|(_, output)| out(gives[output])).collect()
+            }
+        }
     }
 }
 

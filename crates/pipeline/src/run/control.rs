@@ -9,6 +9,9 @@ use wgrad_graph::{Error, ErrorKind, Result, bail};
 use super::lane::Lane;
 use crate::parallel::Collective;
 
+/// How long a single wait lasts that has to notice when the step has failed.
+pub(super) const SLICE: Duration = Duration::from_millis(50);
+
 /// The state of a step, shared by its threads.
 pub(crate) struct Control {
     /// When the step began; times count from here.
@@ -78,6 +81,21 @@ impl Control {
                 result => return result,
             }
         }
+    }
+
+    /// As [`Control::patiently`], where `wait` takes how long it may last and ends by nothing but that: it is asked for short
+    /// whiles, between which a failure of the step is noticed.
+    pub(crate) fn watchfully<T>(&self, wait: impl Fn(Duration) -> Result<T>) -> Result<T> {
+        self.patiently(|deadline| {
+            loop {
+                self.alive()?;
+                let left = deadline.saturating_duration_since(Instant::now());
+                match wait(left.min(SLICE)) {
+                    Err(error) if error.kind() == ErrorKind::Timeout && Instant::now() < deadline => {}
+                    result => return result,
+                }
+            }
+        })
     }
 
     /// Ends the step: the first error is kept, and every wait ends.

@@ -7,21 +7,19 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use wgrad_autograd::{Placed, Reading};
+use wgrad_autograd::{Placed, Reading, Reserved};
 use wgrad_graph::{ErrorKind, HostTensor, Result, bail};
 
-use super::control::Control;
+use super::control::{Control, SLICE};
 use super::error::{guarded, placed};
 use super::report::worst;
 use super::transport::{Parcel, Ring, Transport};
 use super::worker::Job;
 use crate::schedule::{Message, Schedule, Wiring};
-
-/// How long a single wait lasts that has to notice when the step has failed.
-const SLICE: Duration = Duration::from_millis(50);
 
 /// A bounded queue from one thread to another.
 struct Queue<T> {
@@ -125,16 +123,7 @@ impl Made {
     }
 
     fn fetch(reading: &Reading, control: &Control) -> Result<HostTensor> {
-        control.patiently(|deadline| {
-            loop {
-                control.alive()?;
-                let left = deadline.saturating_duration_since(Instant::now());
-                match reading.wait(left.min(SLICE)) {
-                    Err(error) if error.kind() == ErrorKind::Timeout && Instant::now() < deadline => {}
-                    result => return result,
-                }
-            }
-        })
+        control.watchfully(|timeout| reading.wait(timeout))
     }
 }
 
@@ -176,7 +165,16 @@ pub(crate) struct Lane {
     transport: Arc<dyn Transport>,
     outgoing: Queue<Outgoing>,
     incoming: Queue<Incoming>,
+    /// Memory on the taking device for the messages that may come ahead, in their order. The stage's thread sets it
+    /// aside, at the same places of its list whenever messages come: so what the device holds does not depend on time.
+    slots: Queue<Slot>,
+    room: usize,
+    /// For how many messages memory was set aside.
+    set_aside: AtomicUsize,
 }
+
+/// Memory for the tensors of a message.
+type Slot = Vec<Reserved>;
 
 impl Lane {
     /// The lanes of a schedule; `make` makes their transports, if anybody does.
@@ -199,8 +197,9 @@ impl Lane {
                 None => Arc::new(Ring::new(slots)),
             };
             let room = slots.max(1);
-            let (outgoing, incoming) = (Queue::new(room), Queue::new(room));
-            lanes.push(Lane { from, to, messages: vec![message], transport, outgoing, incoming });
+            let (outgoing, incoming, slots) = (Queue::new(room), Queue::new(room), Queue::new(room));
+            let (messages, set_aside) = (vec![message], AtomicUsize::new(0));
+            lanes.push(Lane { from, to, messages, transport, outgoing, incoming, slots, room, set_aside });
         }
         lanes.into_iter().map(Arc::new).collect()
     }
@@ -217,10 +216,34 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes what lies on the device, waiting for it.
-    pub(super) fn take(&self, message: Message, control: &Control) -> Result<Incoming> {
+    /// Takes what lies on the device, waiting for it; its place is for another message then.
+    pub(super) fn take(&self, message: Message, job: &Job<'_>) -> Result<Incoming> {
         let what = || format!("{message:?} to arrive");
-        control.patiently(|deadline| self.incoming.pop(Some(deadline), what))
+        let taken = job.control.patiently(|deadline| self.incoming.pop(Some(deadline), what))?;
+        self.set_aside(1, job)?;
+        Ok(taken)
+    }
+
+    /// Sets memory aside for the first messages, before anything is computed for which they are.
+    pub(super) fn open(&self, job: &Job<'_>) -> Result<()> {
+        let place = |e| placed(&job.edge_at(self.to, self.messages[0]), e);
+        guarded(|| self.set_aside(self.room, job)).map_err(place)
+    }
+
+    /// Sets memory aside for so many messages more, as many as there are.
+    fn set_aside(&self, count: usize, job: &Job<'_>) -> Result<()> {
+        for _ in 0..count {
+            let Some(&message) = self.messages.get(self.set_aside.load(Ordering::Relaxed)) else { break };
+            let context = job.stages.context(self.to);
+            let slot = job.outs_of(message).into_iter().map(|out| context.reserve(out.shape, out.dtype));
+            self.slots.push(slot.collect::<Result<Slot>>()?);
+            self.set_aside.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    pub(super) fn leads_to(&self, stage: usize) -> bool {
+        self.to == stage
     }
 
     /// Ends every wait: the step has failed.
@@ -228,6 +251,7 @@ impl Lane {
         self.transport.close();
         self.outgoing.close();
         self.incoming.close();
+        self.slots.close();
     }
 
     /// The giving side, to its end. An error ends the step.
@@ -272,10 +296,8 @@ impl Lane {
     /// The taking side, to its end. An error ends the step.
     pub(super) fn take_all(&self, job: &Job<'_>) {
         for &message in &self.messages {
-            if self.incoming.await_room(None, String::new).is_err() {
-                return;
-            }
-            match guarded(|| self.bring(message, job)) {
+            let Ok(slot) = self.slots.pop(None, String::new) else { return };
+            match guarded(|| self.bring(message, slot, job)) {
                 Ok(incoming) => self.incoming.push(incoming),
                 Err(error) => return job.control.fail(placed(&job.edge_at(self.to, message), error)),
             }
@@ -283,7 +305,7 @@ impl Lane {
         }
     }
 
-    fn bring(&self, message: Message, job: &Job<'_>) -> Result<Incoming> {
+    fn bring(&self, message: Message, slot: Slot, job: &Job<'_>) -> Result<Incoming> {
         let parcel = loop {
             job.control.alive()?;
             // How long is too long, the stage that waits for it says.
@@ -298,7 +320,13 @@ impl Lane {
         }
         let bytes = parcel.tensors.iter().map(|x| x.bytes().len() as u64).sum();
         let context = job.stages.context(self.to);
-        let data = parcel.tensors.iter().map(|x| context.put(x)).collect::<Result<_>>()?;
+        let mut slot = slot.into_iter();
+        let place = |x: &HostTensor| match slot.next() {
+            Some(place) if (place.shape(), place.dtype()) == (x.shape(), x.dtype()) => place.fill(x),
+            // Micro-batches of other shapes than the contract's find what memory they find.
+            _ => context.put(x),
+        };
+        let data = parcel.tensors.iter().map(place).collect::<Result<_>>()?;
         Ok(Incoming { data, bytes, sent: parcel.sent, arrived: Instant::now() })
     }
 }
@@ -312,6 +340,7 @@ impl fmt::Debug for Lane {
 #[cfg(test)]
 mod tests {
     use std::thread;
+    use std::time::Duration;
 
     use super::*;
 

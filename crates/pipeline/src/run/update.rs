@@ -6,6 +6,7 @@ use std::time::Instant;
 use wgrad_autograd::{Grads, Pass, Tensor};
 use wgrad_graph::{DType, HostTensor, Result, bail};
 
+use super::control::Control;
 use super::error::{guarded, placed};
 use super::worker::Worker;
 use crate::schedule::{Action, Kind};
@@ -17,9 +18,7 @@ impl Worker<'_> {
         if let Some(reducer) = self.reducers.remove(&s) {
             // The sums over all replicas take the place of this one's.
             let (summed, sums) = (reducer.finish()?, &self.sums[&s]);
-            self.stage(s)
-                .context
-                .pass(|p| summed.into_iter().try_for_each(|(i, sum)| sums.kept[i].try_set(p.input(sum)?)))?;
+            summed.iter().try_for_each(|(i, sum)| sums.kept[*i].take(sum))?;
         }
         let sums = &self.sums[&s];
         for member in job.stages.ties.iter().flat_map(|t| &t.members).filter(|m| m.0 == s) {
@@ -127,7 +126,7 @@ impl Worker<'_> {
                     && job.peers.as_ref().is_none_or(|p| p.counts(&sums.params[*i]))
             };
             let own: Vec<Tensor> = grads.iter().filter(counts).map(|(_, g)| *g).collect();
-            let squares = pass.within(|| squares(&own))?;
+            let squares = pass.within(|| squares(&pass, &own, &job.control))?;
             job.squares.lock().unwrap_or_else(PoisonError::into_inner)
                 [job.peers.as_ref().map_or(0, |p| p.line * job.stages.len()) + s] = squares;
         }
@@ -138,12 +137,16 @@ impl Worker<'_> {
 
 /// The sum of squares of each tensor. One number a parameter, which are added up in their order over all stages, so
 /// that the norm does not depend on the cut.
-fn squares(all: &[Tensor]) -> Result<Vec<f64>> {
+fn squares(pass: &Pass, all: &[Tensor], control: &Control) -> Result<Vec<f64>> {
     if all.is_empty() {
         return Ok(Vec::new());
     }
     let dtypes = all.iter().map(|g| Ok(g.try_out()?.dtype)).collect::<Result<Vec<DType>>>()?;
     let dtype = if dtypes.contains(&DType::F64) { DType::F64 } else { DType::F32 };
     let square = |g: &Tensor| g.try_cast(dtype)?.try_square()?.try_sum(..);
-    Tensor::try_stack(&all.iter().map(square).collect::<Result<Vec<_>>>()?, 0)?.to_vec::<f64>()
+    let all = all.iter().map(square).collect::<Result<Vec<_>>>()?;
+    pass.compute(&all)?;
+    let readings = Tensor::read_all_later(&all)?;
+    let numbers = control.watchfully(|timeout| readings.wait(timeout))?;
+    Ok(numbers.iter().flat_map(|x| x.to_vec::<f64>()).collect())
 }

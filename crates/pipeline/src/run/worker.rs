@@ -111,6 +111,10 @@ impl<'a> Worker<'a> {
     /// Walks the list to its end.
     pub(super) fn walk(&mut self) -> Result<()> {
         let list = &self.job.schedule.lists()[self.device];
+        for stage in self.job.schedule.stages_of(self.device) {
+            let mut lanes = self.job.lanes.iter().filter(|lane| lane.leads_to(stage));
+            lanes.try_for_each(|lane| lane.open(self.job))?;
+        }
         for (place, &action) in list.iter().enumerate() {
             self.job.control.alive()?;
             if action.kind == Kind::Update {
@@ -461,7 +465,7 @@ impl<'a> Worker<'a> {
             Some(reducer) => {
                 let whole = open.pass.within(|| sums.whole(&open.weights))?;
                 let reducer = self.reducers.entry(s).or_insert(reducer?);
-                reducer.reduce(&open.pass, &whole)?;
+                reducer.reduce(&open.pass, &whole, &sums.kept)?;
             }
         }
         let context = &self.job.stages.stages[s].context;
@@ -522,7 +526,7 @@ impl<'a> Worker<'a> {
     }
 
     fn receive(&mut self, message: Message) -> Result<()> {
-        let Incoming { data, bytes, sent, arrived } = self.lane(message)?.take(message, &self.job.control)?;
+        let Incoming { data, bytes, sent, arrived } = self.lane(message)?.take(message, self.job)?;
         // When it was sent is told by the other end, if that is in this process.
         let (sent, arrived, taken) = (self.now(sent), self.now(arrived), self.now(Instant::now()));
         let passage = Passage { message, sent, arrived, taken };
