@@ -4,7 +4,7 @@
 // Math:     y[p] = f(operands at p), several y; a turned operand has neighbours along `a`, results along `l`.
 // Shapes:   any space of rank 8 at most; axis `a` of `turned` points, the last axis `l` of `last` points.
 // Dispatch: 1-D, folded; a workgroup a tile of EDGE x EDGE points, `count` tiles. QUAD neighbours along `l` an
-//           invocation.
+//           invocation, which loads READ along `a`.
 // Numerics: those of the expressions.
 // Cost:     memory bound: every element is read once and written once, in lines; one barrier.
 // Source:   own; the padded tile is that of Ruetsch and Micikevicius, "Optimizing matrix transpose in CUDA",
@@ -18,6 +18,7 @@ var<immediate> params: Params;
 const WG = 256u;
 const EDGE = 32u;
 const QUAD = 1u;
+const READ = 1u;
 var<workgroup> t0: array<f32, 1056>;
 //]
 
@@ -44,11 +45,11 @@ fn main(
     let a0 = (rest - others * high) * EDGE;
     //[ others
     //]
-    for (var turn = 0u; turn < EDGE * EDGE / WG; turn += 1u) {
-        let row = turn * (WG / EDGE) + lane / EDGE;
-        let column = lane % EDGE;
+    for (var turn = 0u; turn < EDGE * EDGE / READ / WG; turn += 1u) {
+        let row = turn * (WG * READ / EDGE) + lane / (EDGE / READ);
+        let column = lane % (EDGE / READ) * READ;
         let l = min(l0 + row, last - 1u);
-        let a = min(a0 + column, turned - 1u);
+        let a = min(a0 + column, turned - READ);
         let spot = row * (EDGE + 1u) + column;
         //[ stage
         t0[spot] = b0[l * turned + a];

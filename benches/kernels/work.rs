@@ -316,6 +316,52 @@ fn products() -> Vec<Work> {
     shapes.into_iter().flat_map(|s| [matmul(s, false), matmul(s, true)]).collect()
 }
 
+/// Products of f16 as a block of a GPT has them: with turned factors, and with what comes before and after them.
+fn blocks(m: usize, narrow: usize, wide: usize) -> Vec<Work> {
+    let flops = Cost::Flops(2.0 * m as f64 * narrow as f64 * wide as f64);
+    let (some, all) = (|d: [usize; 2]| rows(&d).half(), |d: &[usize]| float(d).half());
+    let named = |text: String| format!("matmul f16 {text}");
+    let mut made = vec![
+        work(
+            "matmul_gelu",
+            named(format!("{m}x{narrow}x{wide} gelu")),
+            [some([m, narrow]), all(&[narrow, wide]), all(&[wide])],
+            flops,
+            |x| Ok(vec![x[0].try_matmul(x[1])?.try_add(x[2])?.try_gelu()?]),
+        ),
+        work(
+            "matmul_gelu_backward",
+            named(format!("{m}x{narrow}x{wide} gelu backward")),
+            [some([m, wide]), all(&[wide, narrow]), some([m, narrow])],
+            flops,
+            |x| vjp(&[x[0].try_gelu()?.try_matmul(x[1])?], &[x[2]], &x[..1]),
+        ),
+        work(
+            "matmul_residual",
+            named(format!("{m}x{wide}x{narrow} residual")),
+            [some([m, wide]), all(&[wide, narrow]), all(&[narrow]), rows(&[m, narrow])],
+            flops,
+            |x| Ok(vec![x[0].try_matmul(x[1])?.try_add(x[2])?.try_cast(DType::F32)?.try_add(x[3])?]),
+        ),
+        work(
+            "matmul_turned_right",
+            named(format!("{m}x{wide}x{narrow} turned right")),
+            [some([m, wide]), all(&[narrow, wide])],
+            flops,
+            |x| Ok(vec![x[0].try_matmul(x[1].try_t()?)?]),
+        ),
+        work(
+            "matmul_turned_left",
+            named(format!("{narrow}x{m}x{wide} turned left")),
+            [all(&[m, narrow]), all(&[m, wide])],
+            flops,
+            |x| Ok(vec![x[0].try_t()?.try_matmul(x[1])?]),
+        ),
+    ];
+    made.iter_mut().for_each(|work| work.tolerance = 4e-3);
+    made
+}
+
 /// Workloads for a GPU.
 pub(crate) fn large() -> Vec<Work> {
     let mut all = Vec::new();
@@ -323,6 +369,7 @@ pub(crate) fn large() -> Vec<Work> {
     all.extend([1024, 2048, 4096, 8192].map(|n| matmul([n; 3], false)));
     all.extend([1024, 2048, 4096, 8192].map(|n| matmul([n; 3], true)));
     all.extend(products());
+    all.extend(blocks(8192, 768, 3072));
     let flops = Cost::Flops(2.0 * 96.0 * 1024.0 * 64.0 * 1024.0);
     all.push(work(
         "matmul",
@@ -348,6 +395,7 @@ pub(crate) fn large() -> Vec<Work> {
 /// Workloads for processors.
 pub(crate) fn small() -> Vec<Work> {
     let mut all = vec![of_elements(4 << 20).swap_remove(0), matmul([1024; 3], false), matmul([512; 3], true)];
+    all.extend(blocks(512, 96, 384));
     all.extend(of_rows(1024, 4096));
     all.extend(of_halves(1024, 4096));
     all.extend(of_elements(4 << 20).into_iter().skip(1));

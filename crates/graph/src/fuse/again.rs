@@ -32,16 +32,38 @@ pub(super) fn repeat(cut: &mut Cut<'_>, forced: &[bool], evals: &[u64]) {
             }
         }
     }
-    for alone in bare.values().filter(|all| all.len() == 1) {
-        cut.stored[alone[0] as usize] = true;
+    for (anchor, all) in bare {
+        if let [alone] = all[..] {
+            cut.stored[alone as usize] = true;
+        } else if let Some(half) = half(cut, all[0]) {
+            // All of them from halves on the way, which are fewer bytes than the bare result.
+            let at = half.node as usize;
+            let was = std::mem::replace(&mut cut.stored[at], true);
+            let narrow = bytes(cut, half) < bytes(cut, Val::of(anchor));
+            cut.stored[at] = was || narrow && all.iter().all(|id| source(cut, *id) == Some(half));
+        }
     }
+}
+
+/// What is nothing but halves as f32: the halves.
+fn half(cut: &Cut<'_>, id: NodeId) -> Option<Val> {
+    let node = cut.graph.node(id);
+    let from = cut.canon(*node.inputs.first()?);
+    let widens = node.op == Op::Cast && cut.graph.node(from.node).after.is_empty();
+    let dtype = cut.graph.out(from).dtype;
+    // Where two of them share a word, storing them takes more of a kernel.
+    (widens && dtype.is_half() && !cut.packed(dtype)).then_some(from)
+}
+
+fn bytes(cut: &Cut<'_>, val: Val) -> usize {
+    cut.graph.out(val).shape.elems() * cut.graph.out(val).dtype.bytes()
 }
 
 /// The one value as large as that of `id` from which it is computed element for element in little work, if it lies
 /// in memory in any case.
 fn source(cut: &Cut<'_>, id: NodeId) -> Option<Val> {
     let elems = |val: Val| cut.graph.out(val).shape.elems();
-    let bytes = |val: Val| elems(val) * cut.graph.out(val).dtype.bytes();
+    let bytes = |val: Val| bytes(cut, val);
     let mine = Val::of(id);
     let (mut ops, mut hard) = (0, 0);
     let mut found: Option<Val> = None;

@@ -532,3 +532,40 @@ out0 = %4, new, 16 bytes
 ";
     assert_eq!(plan.to_string(), want);
 }
+
+/// What is made of a product for several readers, all by way of halves, is made of those again, not of the product.
+#[test]
+fn a_product_is_held_as_the_halves_that_it_is_rounded_to() {
+    let mut s = Sketch::new();
+    let (x, w, b) = (s.x(&[64, 4]), s.x(&[4, 8]), s.x(&[8]));
+    let (down, g) = (s.x(&[8, 4]), s.x(&[64, 4]));
+    let u = s.matmul(x, w);
+    let b = s.like(b, &[64, 8]);
+    let u = s.bin(Binary::Add, u, b);
+    let half = s.cast(u, DType::F16);
+    let wide = s.cast(half, DType::F32);
+    let gate = s.un(Unary::Erf, wide);
+    let a = s.bin(Binary::Mul, wide, gate);
+    let a = s.cast(a, DType::F16);
+    let a = s.cast(a, DType::F32);
+    let y = s.matmul(a, down);
+    let turned = s.permute(down, &[1, 0]);
+    let back = s.matmul(g, turned);
+    let one = s.bin(Binary::Mul, back, gate);
+    let square = s.bin(Binary::Mul, wide, wide);
+    let two = s.un(Unary::Exp, square);
+    let two = s.bin(Binary::Mul, two, wide);
+    let grad = s.bin(Binary::Add, one, two);
+    let roots = [y, grad].map(|val| Root { val, into: None });
+    let leaves = s.leaves(LeafKind::Buffer);
+    let dtypes = |caps: &Caps| {
+        let plan = checked(&s, &roots, &leaves, &FUSED, caps);
+        verify(&s, &plan, 31);
+        let step = plan.steps.iter().find(|step| step.group.dims[..] == [64, 8, 4]).unwrap();
+        step.group.stores.iter().map(|store| s.dtype(store.val)).collect::<Vec<_>>()
+    };
+    let native = Caps { native_half: true, half_factors: true, ..caps() };
+    assert_eq!(dtypes(&native), [DType::F16; 2]);
+    // Where two of them share a word, the product.
+    assert!(dtypes(&Caps { half_factors: true, ..caps() }).contains(&DType::F32));
+}

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use wgrad_graph::{Binary, Body, DType, Expr, ExprId, IndexId, Result, Store, Unary, bail};
+use wgrad_graph::{Binary, Body, DType, Expr, ExprId, Fast, IndexId, Result, Store, Unary, bail};
 
 use super::index::Element;
 use super::kernel::{Kernel, wgsl_type};
@@ -303,8 +303,15 @@ impl<'p, 'a> Printer<'p, 'a> {
                 format!("select({}, {}, {})", x(self, *w), x(self, *a), x(self, *c))
             }
             Expr::Cast { x: operand } => {
-                let from = body.exprs[*operand as usize].1;
-                cast(from, dtype, &x(self, *operand))
+                let (made, from) = &body.exprs[*operand as usize];
+                let mut value = x(self, *operand);
+                // Drivers take narrowing and widening one after the other together for nothing.
+                let narrowed =
+                    *from == DType::F16 && !matches!(made, Expr::Load { .. } | Expr::Gather { .. });
+                if narrowed && self.k.cx.caps.allows(Fast::PackedHalves) {
+                    value = format!("({value} | {})", self.k.word("zero", 0));
+                }
+                cast(*from, dtype, &value)
             }
             Expr::Acc { acc } => return Ok(self.accs[usize::from(*acc)].clone()),
         };

@@ -49,6 +49,30 @@ pub(super) fn along(index: &Index, rows: bool, whole: bool) -> Along {
     }
 }
 
+/// As [`along`], for who looks at where the index is partial: four neighbours have an element all, or none of them.
+pub(super) fn along_parts(index: &Index, rows: bool, whole: bool) -> Along {
+    let plain = along(index, rows, whole);
+    if plain != Along::Each || !rows {
+        return plain;
+    }
+    let fours = |n: &i64| n % 4 == 0;
+    // A number that begins at a multiple of four stays in its row of the next view for four steps.
+    let quads = |(number, view): (usize, &View)| {
+        let (Some((last, others)), Some(size)) = (view.strides.split_last(), view.dims.last()) else {
+            return false;
+        };
+        let valid = view.valid.as_ref().and_then(|all| all.last());
+        let whole = |end: usize| end % 4 == 0 || end >= *size;
+        *last == 1
+            && (number == 0 || size.is_multiple_of(4))
+            && fours(&view.offset)
+            && others.iter().all(fours)
+            && view.dynamic.iter().all(|d| fours(&d.stride))
+            && valid.is_none_or(|range| range.start % 4 == 0 && whole(range.end))
+    };
+    if index.views.iter().enumerate().all(quads) { Along::Quad } else { Along::Each }
+}
+
 /// What `index` is to four neighbours along `axis`, whose size is a multiple of four, the first at a
 /// multiple of four.
 pub(super) fn along_axis(index: &Index, axis: usize) -> Along {

@@ -3,6 +3,7 @@
 
 mod address;
 mod direct;
+mod ending;
 mod split;
 mod staging;
 mod stream;
@@ -219,7 +220,7 @@ impl Tiles<'_> {
         }
         let site = Points::new(self.cx, self.count());
         let wide = quads && site.wide();
-        let flagged = site.note(k, wide);
+        let flagged = site.note(k, wide, &[]);
         if flagged {
             k.flagged();
         }
@@ -253,7 +254,7 @@ impl Tiles<'_> {
         coords.extend(["m".to_owned(), "n".to_owned()]);
         if wide {
             let accs = XYZW.map(|c| vec![format!("value.{c}")]);
-            let body = site.quad(k, Site { first: "first", coords: Some(coords), accs })?;
+            let body = site.quad(k, Site { first: "first", coords: Some(coords), accs, ahead: false })?;
             return Ok(format!(
                 "{head}if (m < {m} && n < {n}) {{\nlet first = (z * {m} + m) * {n} + n;\n{batch_text}{body}}}\n}}\n"
             ));

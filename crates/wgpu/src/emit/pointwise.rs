@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use wgrad_graph::{Expr, ExprId, IndexId, Result};
 
 use super::body::{Printer, Space, reach};
-use super::index::{Along, along, needs_coords};
+use super::index::{Along, along, along_parts, needs_coords};
 use super::kernel::{Cx, Kernel, Touch, wgsl_type};
 use super::{arithmetic, fold, points};
 use crate::choose;
@@ -44,6 +44,15 @@ pub(super) struct Site<'s> {
     pub(super) coords: Option<Vec<String>>,
     /// Names of the accumulators at each of the four.
     pub(super) accs: [Vec<String>; 4],
+    /// Whether [`Points::ahead`] is at hand as `ahead`.
+    pub(super) ahead: bool,
+}
+
+/// What four neighbours load before all else, as text that ends with an `Ahead`.
+pub(super) struct Ahead {
+    /// The declaration of the type.
+    pub(super) declared: String,
+    pub(super) text: String,
 }
 
 impl<'a> Points<'a> {
@@ -59,8 +68,9 @@ impl<'a> Points<'a> {
         }
     }
 
+    /// What an index is to four neighbours. Who loads looks at where it is partial.
     fn along(&self, id: IndexId) -> Along {
-        along(&self.cx.step.group.body.indices[usize::from(id)], self.rows, self.whole)
+        along_parts(&self.cx.step.group.body.indices[usize::from(id)], self.rows, self.whole)
     }
 
     /// Whether a store is of parts of words in row-major order: four points an invocation write whole words.
@@ -101,7 +111,7 @@ impl<'a> Points<'a> {
                     && self.rows
                     && stride % 4 == 0
                     && self.cx.in_words(*operand)
-                    && self.along(*index) == Along::Quad
+                    && along(&body.indices[usize::from(*index)], self.rows, self.whole) == Along::Quad
                     && same(*at)
             }
             _ => false,
@@ -110,14 +120,16 @@ impl<'a> Points<'a> {
     }
 
     /// Notes every use; tells whether the error flag may be raised. `quads`: four neighbours an invocation.
-    pub(super) fn note(&self, k: &mut Kernel<'_>, quads: bool) -> bool {
+    /// `fours`: loads of four neighbours of another axis.
+    pub(super) fn note(&self, k: &mut Kernel<'_>, quads: bool, fours: &[(u16, IndexId)]) -> bool {
         let group = &self.cx.step.group;
         let joint = if quads { self.gathers() } else { Vec::new() };
         let mut flagged = false;
         for (id, (expr, _)) in group.body.exprs.iter().enumerate().filter(|(id, _)| self.needed[*id]) {
             match expr {
                 Expr::Load { operand, index } => {
-                    let quad = quads && self.along(*index) == Along::Quad;
+                    let quad =
+                        quads && self.along(*index) == Along::Quad || fours.contains(&(*operand, *index));
                     k.reads(*operand, if quad { Touch::Quad } else { Touch::Each });
                 }
                 Expr::Gather { operand, .. } => {
@@ -187,6 +199,48 @@ impl<'a> Points<'a> {
         in_exprs || group.stores.iter().any(|s| uses(s.index))
     }
 
+    /// Loads that are one for four neighbours.
+    fn joint(&self, k: &Kernel<'_>) -> Vec<(u16, IndexId, Along)> {
+        let kinds = self.loads().into_iter().map(|(operand, index)| (operand, index, self.along(index)));
+        let joint = |(operand, _, kind): &(u16, IndexId, Along)| match kind {
+            Along::Quad => k.reads_quads(*operand),
+            Along::Same => true,
+            Along::Each => false,
+        };
+        kinds.filter(joint).collect()
+    }
+
+    /// The loads of the four neighbours at these coordinates, apart from what is made of them: they may be under way
+    /// while something else is computed. `None`: there are none.
+    pub(super) fn ahead(
+        &self,
+        k: &mut Kernel<'_>,
+        first: &str,
+        coords: Vec<String>,
+    ) -> Result<Option<Ahead>> {
+        let group = &*self.cx.step.group;
+        let joint = self.joint(k);
+        if joint.is_empty() {
+            return Ok(None);
+        }
+        let none = HashMap::new();
+        let rank = group.outer().len();
+        let space = Space { linear: Some(first.to_owned()), coords: Some(coords), rank };
+        let mut head = Printer::new(k, &group.body, space, &[], &none, "q");
+        let (mut fields, mut names) = (Vec::new(), Vec::new());
+        for one in joint {
+            let ty = wgsl_type(head.k.operand(one.0).dtype);
+            let name = load(&mut head, one)?;
+            fields.push(match one.2 {
+                Along::Quad => format!("{name}: vec4<{ty}>"),
+                _ => format!("{name}: {ty}"),
+            });
+            names.push(name);
+        }
+        let declared = format!("struct Ahead {{ {} }}\n", fields.join(", "));
+        Ok(Some(Ahead { declared, text: format!("{}return Ahead({});\n", head.out, names.join(", ")) }))
+    }
+
     /// Stores at four neighbours.
     pub(super) fn quad(&self, k: &mut Kernel<'_>, site: Site<'_>) -> Result<String> {
         let group = &*self.cx.step.group;
@@ -198,23 +252,14 @@ impl<'a> Points<'a> {
         let coords = (self.rows && self.spread()).then(|| head.coords());
         let mut vectors: HashMap<(u16, IndexId), String> = HashMap::new();
         let mut shared: HashMap<(u16, IndexId), String> = HashMap::new();
-        for (operand, index) in self.loads() {
-            let kind = self.along(index);
-            let text = match kind {
-                Along::Quad if head.k.reads_quads(operand) => {
-                    let at = head.element(index)?.at;
-                    head.k.load_quad(operand, &at)
-                }
-                Along::Same => {
-                    let at = head.element(index)?.at;
-                    head.k.load(operand, &at)
-                }
-                _ => continue,
-            };
+        for (operand, index, kind) in self.joint(head.k) {
             let into = if kind == Along::Quad { &mut vectors } else { &mut shared };
-            let name = format!("l{operand}_{index}");
-            into.insert((operand, index), name.clone());
-            head.line(&format!("let {name} = {text};"));
+            let name = if site.ahead {
+                format!("ahead.l{operand}_{index}")
+            } else {
+                load(&mut head, (operand, index, kind))?
+            };
+            into.insert((operand, index), name);
         }
         let mut gathered: HashMap<ExprId, String> = HashMap::new();
         for id in self.gathers() {
@@ -280,6 +325,25 @@ impl<'a> Points<'a> {
     }
 }
 
+/// Prints a load that is one for four neighbours; its name.
+fn load(head: &mut Printer<'_, '_>, (operand, index, kind): (u16, IndexId, Along)) -> Result<String> {
+    let element = head.element(index)?;
+    let mut ty = wgsl_type(head.k.operand(operand).dtype).to_owned();
+    let text = match kind {
+        Along::Quad => {
+            ty = format!("vec4<{ty}>");
+            head.k.load_quad(operand, &element.at)
+        }
+        _ => head.k.load(operand, &element.at),
+    };
+    let name = format!("l{operand}_{index}");
+    head.line(&match element.ok {
+        None => format!("let {name} = {text};"),
+        Some(ok) => format!("var {name} = {ty}();\nif ({ok}) {{ {name} = {text}; }}"),
+    });
+    Ok(name)
+}
+
 /// The launch of a pointwise group, or with `planes` the one that ends a product cut along K.
 pub(super) fn lower(cx: Cx<'_>, planes: Option<Planes>) -> Result<Lowered> {
     let count = points("pointwise", cx.step.group.outer())?;
@@ -308,7 +372,7 @@ pub(super) fn launch(
     }
     let parts = site.stores().any(|s| site.parts(s));
     let quads = parts || (site.wide() && choose::quads(count, group.body.exprs.len(), cx.caps));
-    let flagged = site.note(&mut k, quads);
+    let flagged = site.note(&mut k, quads, &[]);
     if let Some(planes) = planes {
         let touch = if quads && site.whole { Touch::Quad } else { Touch::Each };
         k.scratch(planes.splits as usize * count, false, touch);
@@ -351,7 +415,7 @@ pub(super) fn launch(
     }
     let work = total.unwrap_or(if quads { count.div_ceil(4) } else { count });
     text.push_str(&if quads {
-        site.quad(&mut k, Site { first, coords: None, accs })?
+        site.quad(&mut k, Site { first, coords: None, accs, ahead: false })?
     } else {
         site.one(&mut k, first, None, &accs[0])?
     });

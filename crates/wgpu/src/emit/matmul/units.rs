@@ -7,15 +7,14 @@ use wgrad_graph::{Result, bail};
 
 use super::super::kernel::Kernel;
 use super::super::pointwise::XYZW;
-use super::split;
-use super::{Piece, Side, Tiles};
+use super::{Piece, Side, Tiles, ending, split};
 use crate::choose::Units;
 use crate::launch::Launch;
 
 /// Invocations of a subgroup.
-const LANES: u32 = 32;
+pub(super) const LANES: u32 = 32;
 /// Rows and columns of a matrix that a unit multiplies.
-const EDGE: u32 = 16;
+pub(super) const EDGE: u32 = 16;
 /// Matrices side by side in the workgroup memory through which results pass.
 const STRIP: u32 = 1;
 
@@ -66,7 +65,17 @@ impl Rows<'_> {
     fn place(&self, tiles: &Tiles<'_>, k: &mut Kernel<'_>) -> String {
         let (name, across) = (self.side.name, self.across());
         let (at, limit) = if name == "a" { ("row0", "rows") } else { ("col0", "columns") };
-        let mut out = format!("let {name}f = (lane % {across}u) * 4u;\nlet {name}slow = lane / {across}u;\n");
+        let mut out = format!("let {name}f = (lane % {across}u) * 4u;\n");
+        if self.halves && self.side.along_k && across == 8 && self.apart().is_multiple_of(8) {
+            // Rows of 80 bytes: two that are four apart lie in different banks, and half a subgroup writes two.
+            let _ = writeln!(
+                out,
+                "let {name}line = lane / 8u;\n\
+                 let {name}slow = ({name}line & 0xfffffff8u) + ({name}line & 1u) * 4u + ({name}line >> 1u) % 4u;"
+            );
+        } else {
+            let _ = writeln!(out, "let {name}slow = lane / {across}u;");
+        }
         let (count, last) = match (self.side.along_k, self.vector) {
             (true, _) => (self.units(), 1),
             (false, true) => (1, 4),
@@ -247,18 +256,17 @@ impl Tiles<'_> {
             next.push_str("}\n");
             multiply = half_multiply(&units, &rows);
         }
-        let store = if split {
-            split::store(self, &mut k, &units, &rows, marks)
+        let (store, finish, results) = if split {
+            let finish = self.finish_text(&mut k, wide)?;
+            let room = wg / LANES / rounds(&units) * EDGE * line(&units, STRIP);
+            (split::store(self, &mut k, &units, &rows, marks), finish, room)
         } else {
-            let value = |i, j| format!("c{i}_{j}");
-            strips(&units, STRIP, &value, |at| {
-                format!("finish(plane, row0 + {}, col0 + {}, {});\n", at.m, at.n, at.value)
-            })
+            let (finish, ahead) = self.finish_ahead(&mut k, wide)?;
+            (ending::text(&mut k, &units, ahead), finish, ending::room(&units))
         };
-        let finish = self.finish_text(&mut k, wide)?;
         let extra = format!(
             "const WG = {wg}u;\n{shared}var<workgroup> te: array<vec4<f32>, {}>;\n{}{finish}",
-            wg / LANES / rounds(&units) * EDGE * line(&units, STRIP),
+            results,
             if split { split::declared(&units) } else { String::new() }
         );
         let grid = self.grid([bm, bn], piece)?;
@@ -287,7 +295,7 @@ impl Tiles<'_> {
 }
 
 /// Subgroups of a workgroup.
-fn warps(units: &Units) -> u32 {
+pub(super) fn warps(units: &Units) -> u32 {
     units.bm / units.wm * (units.bn / units.wn)
 }
 

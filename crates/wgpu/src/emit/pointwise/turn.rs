@@ -9,6 +9,7 @@ use wgrad_graph::{DType, IndexId, Result};
 use super::{Points, Site, XYZW};
 use crate::choose;
 use crate::emit::body::{Printer, Space};
+use crate::emit::index::{Along, along_axis};
 use crate::emit::kernel::{Kernel, wgsl_type};
 use crate::emit::{arithmetic, fold};
 use crate::launch::Launch;
@@ -20,6 +21,8 @@ pub(super) struct Turn {
     staged: Vec<(u16, IndexId)>,
     /// Whether an invocation writes four neighbours.
     quads: bool,
+    /// Whether it reads four neighbours of every staged operand.
+    fours: bool,
     edge: u32,
 }
 
@@ -53,7 +56,12 @@ impl Turn {
         let staged: Vec<_> = turned.into_iter().filter(|(a, _)| *a == axis).map(|(_, load)| load).collect();
         let words = staged.iter().map(|(operand, _)| words(site, *operand)).sum();
         let edge = choose::turned_edge(words, quads, dims[axis].min(dims[last]), site.cx.caps)?;
-        Some(Turn { axis, staged, quads, edge })
+        let four = |(operand, index): &(u16, IndexId)| {
+            let index = &group.body.indices[usize::from(*index)];
+            site.cx.in_words(*operand) && along_axis(index, axis) == Along::Quad
+        };
+        let fours = edge == 64 && dims[axis].is_multiple_of(4) && staged.iter().all(four);
+        Some(Turn { axis, staged, quads, fours, edge })
     }
 
     /// The launch over the tiles of `site`.
@@ -61,9 +69,12 @@ impl Turn {
         let group = &*site.cx.step.group;
         let body = &group.body;
         let (rank, last) = (group.dims.len(), group.dims.len() - 1);
-        if site.note(&mut k, self.quads) {
+        let fours = if self.fours { &self.staged[..] } else { &[] };
+        if site.note(&mut k, self.quads, fours) {
             k.flagged();
         }
+        // What is read element by element as well is declared so.
+        let fours = self.fours && self.staged.iter().all(|(operand, _)| k.reads_quads(*operand));
         let edge = self.edge as usize;
         let (turned, length) = (group.dims[self.axis], group.dims[last]);
         let (wide, high) = (length.div_ceil(edge), turned.div_ceil(edge));
@@ -90,6 +101,14 @@ impl Turn {
         for (n, (operand, index)) in self.staged.iter().enumerate() {
             let element = p.element(*index)?;
             let dtype = p.k.operand(*operand).dtype;
+            if fours {
+                let load = p.k.load_quad(*operand, &element.at);
+                p.line(&format!("let v{n} = {load};"));
+                for (lane, component) in XYZW.iter().enumerate() {
+                    p.line(&format!("t{n}[spot + {lane}u] = v{n}.{component};"));
+                }
+                continue;
+            }
             let load = p.k.load(*operand, &element.at);
             let value = match element.ok {
                 None => load,
@@ -124,14 +143,17 @@ impl Turn {
             }
         }
         point.push_str(&if self.quads {
-            site.quad(&mut k, Site { first, coords: Some(coords), accs: Default::default() })?
+            site.quad(&mut k, Site { first, coords: Some(coords), accs: Default::default(), ahead: false })?
         } else {
             site.one(&mut k, first, Some(coords), &[])?
         });
 
         let wg = choose::turning_workgroup(site.cx.caps);
         let quad = if self.quads { 4 } else { 1 };
-        let mut extra = format!("const WG = {wg}u;\nconst EDGE = {edge}u;\nconst QUAD = {quad}u;\n");
+        let read = if fours { 4 } else { 1 };
+        let mut extra = format!(
+            "const WG = {wg}u;\nconst EDGE = {edge}u;\nconst QUAD = {quad}u;\nconst READ = {read}u;\n"
+        );
         for (n, (operand, _)) in self.staged.iter().enumerate() {
             let ty = match k.operand(*operand).dtype {
                 DType::Bool => "u32",

@@ -45,7 +45,10 @@ fn operands_that_run_across_are_turned() {
             }
         }
     }
-    family.has(20, &["const EDGE = 64u", "const EDGE = 32u", "const QUAD = 4u", "const QUAD = 1u"]);
+    family.has(
+        20,
+        &["const EDGE = 64u", "const EDGE = 32u", "const QUAD = 4u", "const QUAD = 1u", "const READ = 4u"],
+    );
     // Small, narrow, or of neighbours that share lines: read where they lie.
     for dims in [[100, 100], [8, 65536], [65536, 5]] {
         let mut s = Sketch::default();

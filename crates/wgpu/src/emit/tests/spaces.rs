@@ -205,3 +205,26 @@ fn updates_in_batches() {
     }
     assert!(texts.len() >= 48, "{} texts", texts.len());
 }
+
+/// Parts that lie in a whole at multiples of four are read four at a time, with one look at where they end.
+#[test]
+fn parts_of_whole_fours_move_as_vectors() {
+    let mut family = Family::default();
+    for (dims, from, size, vectors) in
+        [([96, 64], 64, 320, true), ([96, 64], 66, 320, false), ([95, 62], 62, 248, false)]
+    {
+        let mut s = Sketch::default();
+        let [x, y] = [0, 1].map(|_| s.x(&dims));
+        let padded = |s: &mut Sketch, x, before: usize| {
+            let mut lo = [0; MAX_RANK];
+            lo[1] = before as u32;
+            s.to(Op::Pad { lo }, &[x], &[dims[0], size])
+        };
+        let (x, y) = (padded(&mut s, x, 0), padded(&mut s, y, from));
+        s.roots = vec![s.op(Op::Binary(Binary::Add), &[x, y])];
+        family.add(&s);
+        let launches = launches(&s.plan(&gpu(), true), &gpu());
+        let all = launches.iter().all(|l| l.source.matches("array<vec4<f32>>").count() == 3);
+        assert_eq!(all, vectors, "{dims:?} from {from}");
+    }
+}

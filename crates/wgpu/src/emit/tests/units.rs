@@ -3,6 +3,7 @@
 
 use wgrad_graph::{Binary, Perm, Unary};
 
+use super::options::axes_swapped;
 use super::*;
 use crate::choose::{self, Direct, Product, Stream, Tile};
 use crate::emit::multiply;
@@ -153,5 +154,41 @@ fn every_plain_kernel_in_every_layout() {
                 }
             }
         }
+    }
+}
+
+/// One text for all matrices of a tile, and operands of the ending that are loaded a round ahead, by fours.
+#[test]
+fn products_of_halves_end_in_a_loop() {
+    let caps = with_units();
+    let ending = |n: usize| {
+        let s = sketch(&[], [300, n, 256], 0, DType::F16, true);
+        let by = choose::half_products()[0];
+        let [launch] = &product(&s, &caps, by)[..] else { panic!("one launch") };
+        let text = launch.source.clone();
+        let (_, end) = text.split_once("for (var strip").expect("it ends in a loop");
+        // Four by four matrices, of which each subgroup ends one a round by two calls.
+        assert_eq!((end.matches("coopStoreT").count(), end.matches("finish(").count()), (16, 2), "{text}");
+        text
+    };
+    let wide = ending(384);
+    assert!(wide.contains("struct Ahead {") && wide.contains("ahead1 = ahead(plane"), "{wide}");
+    // Results whose rows end within a vector are stored one by one, each with what it loads itself.
+    assert!(!ending(383).contains("Ahead"));
+}
+
+/// Results that a product stores by heads go by fours, as long as heads are whole fours.
+#[test]
+fn results_are_stored_through_views_by_fours() {
+    let caps = with_units();
+    for (width, fours) in [(64, true), (6, false)] {
+        let (rows, heads) = (128, 4);
+        let mut s = sketch(&[], [rows, heads * width, 256], 0, DType::F16, false);
+        let half = s.cast(s.roots[0], DType::F16);
+        let parts = s.to(Op::Reshape, &[half], &[rows, heads, width]);
+        s.roots = vec![s.op(axes_swapped(0, 1), &[parts])];
+        let [launch] = &product(&s, &caps, choose::half_products()[0])[..] else { panic!("one launch") };
+        let text = &launch.source;
+        assert_eq!(text.contains("b2: array<vec4<u16>>"), fours, "{text}");
     }
 }
