@@ -81,9 +81,13 @@ fn local(step: &Step, graph: &Graph) -> bool {
         Expr::Gather { .. } | Expr::Coord { .. } | Expr::Random { .. } | Expr::Valid { .. } => false,
         _ => true,
     });
-    let words = group.operands.iter().chain(group.stores.iter().map(|s| &s.val));
+    // Bytes are read out of words, which the table counts; written, they would be those of several invocations.
+    let dtype = |val: &wgrad_graph::Val| graph.out(*val).dtype;
     group.kind == Kind::Pointwise
         && loads
-        && group.stores.iter().all(|s| group.body.indices[usize::from(s.index)].is_linear())
-        && words.into_iter().all(|v| is_word(graph.out(*v).dtype))
+        && group.operands.iter().all(|v| is_word(dtype(v)) || dtype(v).bytes() == 1)
+        && group
+            .stores
+            .iter()
+            .all(|s| is_word(dtype(&s.val)) && group.body.indices[usize::from(s.index)].is_linear())
 }

@@ -172,10 +172,15 @@ fn updates_in_batches() {
             for caps in [gpu(), software()] {
                 let mut s = Sketch::default();
                 let gain = s.scalar(dtype);
+                let (flag, flagged) = (s.input(&[], DType::Bool), operands == 3);
                 for n in [12, 40_000, 65_536, 7] {
                     let x: Vec<Val> = (0..operands).map(|_| s.input(&[n], dtype)).collect();
                     let gain = s.spread(gain, &[n]);
-                    let sum = x.iter().fold(gain, |sum, x| s.op(Op::Binary(Binary::Add), &[sum, *x]));
+                    let mut sum = x.iter().fold(gain, |sum, x| s.op(Op::Binary(Binary::Add), &[sum, *x]));
+                    if flagged {
+                        let flag = s.spread(flag, &[n]);
+                        sum = s.op(Op::Select, &[flag, sum, x[0]]);
+                    }
                     s.roots.push(sum);
                 }
                 let plan = s.plan(&caps, true);
