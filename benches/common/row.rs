@@ -26,7 +26,8 @@ pub struct Input {
     pub dims: Vec<usize>,
     /// What its elements are.
     pub kind: Kind,
-    /// Whole numbers are below this; floats in plus and minus a half.
+    /// Whole numbers are below this; floats in plus and minus a half, where it is not 0 each row times a power of two
+    /// of its own from so many.
     pub bound: usize,
 }
 
@@ -45,7 +46,16 @@ impl Input {
     pub fn floats(&self, salt: usize) -> Vec<f32> {
         match self.kind {
             Kind::Zeros => vec![0.0; self.elems()],
-            _ => values::floats(self.elems(), salt as u64, 0.5),
+            _ => {
+                let mut all = values::floats(self.elems(), salt as u64, 0.5);
+                if self.bound > 0 {
+                    let row = self.dims.last().copied().unwrap_or(1).max(1);
+                    for (i, x) in all.iter_mut().enumerate() {
+                        *x *= 2f32.powi(-((i / row * 7 % self.bound) as i32));
+                    }
+                }
+                all
+            }
         }
     }
 

@@ -112,6 +112,14 @@ fn matmul([m, k, n]: [usize; 3], half: bool) -> Work {
     }
 }
 
+/// A product of rows that differ much in size, as those of gradients do.
+fn matmul_by_rows([m, k, n]: [usize; 3]) -> Work {
+    let sizes = |input: Input| Input { data: Operand { bound: 27, ..input.data }, ..input };
+    let plain = matmul([m, k, n], false);
+    let inputs = plain.inputs.iter().cloned().map(sizes).collect();
+    Work { name: format!("{} by rows", plain.name), op: "matmul_by_rows", inputs, ..plain }
+}
+
 fn attention([b, h, t, d]: [usize; 4], half: bool, backward: bool) -> Work {
     let one = rows(&[b * h, t, d]);
     let one = if half { one.half() } else { one };
@@ -370,6 +378,7 @@ pub(crate) fn large() -> Vec<Work> {
     all.extend([1024, 2048, 4096, 8192].map(|n| matmul([n; 3], true)));
     all.extend(products());
     all.extend(blocks(8192, 768, 3072));
+    all.push(matmul_by_rows([8192, 768, 3072]));
     let flops = Cost::Flops(2.0 * 96.0 * 1024.0 * 64.0 * 1024.0);
     all.push(work(
         "matmul",

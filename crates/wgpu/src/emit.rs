@@ -32,7 +32,10 @@ use crate::launch::{Binding, Bound, Launch, Lowered, Params};
 pub(crate) use batch::batch;
 use kernel::Cx;
 #[cfg(test)]
-pub(crate) use {matmul::doubtful, tests::with_units};
+pub(crate) use {
+    matmul::DOUBTFUL,
+    tests::{emulated, with_units},
+};
 
 /// The dispatches that run `step`. `scalars` are the plan's. A step without points gives none; a
 /// reduction over nothing writes its neutral element.

@@ -80,7 +80,7 @@ pub(crate) fn fault(gpu: &Gpu, path: Fast) -> Result<Option<String>> {
             let trial = Trial { sizes, turned: *turned, dtype: if split { DType::F32 } else { DType::F16 } };
             let wrong = match split {
                 false => (!trial.exact(gpu, product)?).then(|| "small integers".to_owned()),
-                true => trial.off(gpu, product)?,
+                true => trial.off(|factors| trial.run(gpu, product, factors))?,
             };
             if let Some(what) = wrong {
                 return Ok(Some(format!("{what}, by {product:?}, sizes {sizes:?}, turned {turned:?}")));
@@ -145,12 +145,24 @@ impl Trial {
 
     /// The product by one kernel, of factors as they lie in memory.
     pub(crate) fn run(&self, gpu: &Gpu, product: Product, factors: [&[u8]; 2]) -> Result<Vec<f32>> {
+        self.run_as(gpu, product, factors, |_| ())
+    }
+
+    /// The same by launches that `edit` changes.
+    pub(crate) fn run_as(
+        &self,
+        gpu: &Gpu,
+        product: Product,
+        factors: [&[u8]; 2],
+        edit: impl Fn(&mut Lowered),
+    ) -> Result<Vec<f32>> {
         let [batch, m, n, _] = self.sizes;
         let plan = self.plan(gpu.caps())?;
         let [step] = &plan.steps[..] else {
             bail!(Kernel, "matmul", "a product is {} kernels", plan.steps.len());
         };
-        let lowered: Lowered = emit::multiply(step, &plan.graph, gpu.caps(), product)?;
+        let mut lowered: Lowered = emit::multiply(step, &plan.graph, gpu.caps(), product)?;
+        edit(&mut lowered);
         let ready: Arc<dyn wgrad_graph::Prepared> =
             Arc::new(prepare::prepare(gpu.core(), &plan, vec![lowered])?);
         let mut buffers: Vec<BufferId> = Vec::new();
@@ -225,13 +237,14 @@ impl Trial {
         Ok(made.len() == want.len() && made.iter().zip(want).all(|(x, (want, _))| f64::from(*x) == want))
     }
 
-    /// The first number of a split product that is further off than of a plain one: of even numbers, of sizes that
-    /// differ much, of sizes that differ more than halves hold, and with one that is infinite.
-    fn off(&self, gpu: &Gpu, product: Product) -> Result<Option<String>> {
-        for (kind, numbers) in ["even", "uneven", "opposed", "infinite"].into_iter().enumerate() {
+    /// The first number of a split product, computed by `run`, that is further off than of a plain one: of even
+    /// numbers, of sizes that differ much, of sizes that differ more than halves hold, with one that is infinite, and
+    /// of rows and columns of sizes of their own.
+    pub(crate) fn off(&self, run: impl Fn([&[u8]; 2]) -> Result<Vec<f32>>) -> Result<Option<String>> {
+        for (kind, numbers) in ["even", "uneven", "opposed", "infinite", "of rows"].into_iter().enumerate() {
             let sides = [0, 1].map(|side| self.numbers(kind as u32, side));
             let factors = [bytemuck::cast_slice(&sides[0]), bytemuck::cast_slice(&sides[1])];
-            let made = self.run(gpu, product, factors)?;
+            let made = run(factors)?;
             let wide = sides.each_ref().map(|side| side.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>());
             let want = self.by_hand(&wide[0], &wide[1]);
             let right = |x: f32, (want, size): (f64, f64)| match want.is_finite() {
@@ -258,15 +271,15 @@ impl Trial {
                 if kind == 1 { even * 2f32.powi(-((x & 63) as i32)) * 2f32.powi(40) } else { even }
             })
             .collect();
-        if kind == 2 {
-            // What is huge on one side is tiny on the other, step by step of K.
+        if kind == 2 || kind == 4 {
+            // What is huge on one side is tiny on the other, step by step of K; or rows and columns have sizes.
             for (i, x) in made.iter_mut().enumerate() {
                 let within = i % (rows * columns);
                 let (row, column) = match self.turned[side] {
                     true => (within % rows, within / rows),
                     false => (within / columns, within % columns),
                 };
-                let step = if side == 0 { column } else { row };
+                let step = if (side == 0) == (kind == 2) { column } else { row };
                 let power = (step % 61) as i32 - 30;
                 *x *= 2f32.powi(if side == 0 { power } else { -power });
             }

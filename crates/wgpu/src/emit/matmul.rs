@@ -4,6 +4,7 @@
 mod address;
 mod direct;
 mod ending;
+mod scales;
 mod split;
 mod staging;
 mod stream;
@@ -19,9 +20,9 @@ use super::kernel::{Cx, Kernel, Touch};
 use super::pointwise::{self, Planes, Points, Site, XYZW};
 use super::{points, reduce};
 use address::{Side, sides};
-use split::Marks;
+use scales::Scales;
 #[cfg(test)]
-pub(crate) use split::doubtful;
+pub(crate) use split::DOUBTFUL;
 use staging::{Staging, multiply};
 
 use crate::choose::{self, Product, Tile, Work};
@@ -316,7 +317,7 @@ impl Tiles<'_> {
 
     /// The launch of a piece in workgroup memory; with `marks`, of those tiles alone that a product split by so
     /// many steps of K left over.
-    fn tiled(&self, tile: Tile, piece: &Piece, marks: Option<(Marks, u32)>) -> Result<Launch> {
+    fn tiled(&self, tile: Tile, piece: &Piece, marks: Option<(Scales, u32)>) -> Result<Launch> {
         let Tile { bm, bn, bk, tm, tn, splits } = tile;
         let (tx, ty) = (bn / tn, bm / tm);
         let wg = tx * ty;

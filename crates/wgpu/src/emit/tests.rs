@@ -2,6 +2,7 @@
 //! without a device.
 
 mod attention;
+mod emulate;
 mod graphs;
 mod hand;
 mod large;
@@ -19,6 +20,8 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 use wgrad_graph::{
     Caps, DType, DeviceKind, Graph, LeafKind, NodeId, Op, Options, Out, Plan, Root, Shape, Val, plan,
 };
+
+pub(crate) use emulate::emulated;
 
 use super::lower;
 use crate::launch::{Bound, Launch, Params, Word};

@@ -4,7 +4,8 @@ use wgrad_graph::{Backend, Caps, DType, Fast};
 
 use super::on_every_adapter;
 use crate::Gpu;
-use crate::choose::{Direct, Product, Stream, Tile};
+use crate::choose::{Direct, Product, Stream, Tile, Units, in_parts};
+use crate::emit::emulated;
 use crate::matrices::{Trial, fault};
 
 fn kernels(caps: &Caps) -> Vec<Product> {
@@ -68,5 +69,28 @@ fn units_multiply_where_an_adapter_has_them() {
         });
         assert!(!without.unwrap().caps().cooperative);
         assert_eq!(Gpu::open_with(adapter, |caps| caps.cooperative = true).is_ok(), adapter.caps.cooperative);
+    });
+}
+
+/// The kernels for units on what has none: who has a scale, which tiles are in doubt, and where things lie. What units
+/// round, `emit::tests::split` knows.
+#[test]
+fn split_products_on_emulated_units() {
+    let units = Units { bm: 64, bn: 64, bk: 32, wm: 32, wn: 32, splits: 1, split: true };
+    let plain = Tile { bm: 64, bn: 64, bk: 16, tm: 8, tn: 4, splits: 1 };
+    on_every_adapter(|adapter, gpu| {
+        if adapter.name.contains("SwiftShader") {
+            return;
+        }
+        for (sizes, turned, splits) in [
+            ([1, 68, 36, 100], [false, false], 1),
+            ([2, 35, 61, 101], [true, true], 3),
+            ([1, 61, 35, 64], [false, true], 1),
+        ] {
+            let product = in_parts(Product::Split(units, plain), splits);
+            let trial = Trial { sizes, turned, dtype: DType::F32 };
+            let wrong = trial.off(|factors| trial.run_as(&gpu, product, factors, emulated)).unwrap();
+            assert_eq!(wrong, None, "{adapter}: {turned:?}");
+        }
     });
 }

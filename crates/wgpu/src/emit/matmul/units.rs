@@ -7,6 +7,7 @@ use wgrad_graph::{Result, bail};
 
 use super::super::kernel::Kernel;
 use super::super::pointwise::XYZW;
+use super::scales::Scales;
 use super::{Piece, Side, Tiles, ending, split};
 use crate::choose::Units;
 use crate::launch::Launch;
@@ -24,15 +25,15 @@ const STRIP: u32 = 1;
 pub(super) struct Rows<'s> {
     pub(super) side: &'s Side,
     /// Whether four neighbours are one load.
-    vector: bool,
+    pub(super) vector: bool,
     /// Rows of A or columns of B in the tile.
-    extent: u32,
-    bk: u32,
-    wg: u32,
+    pub(super) extent: u32,
+    pub(super) bk: u32,
+    pub(super) wg: u32,
     /// Whether K ends with a tile.
-    whole: bool,
+    pub(super) whole: bool,
     /// Whether they are loaded as f16, else as f32.
-    halves: bool,
+    pub(super) halves: bool,
 }
 
 impl Rows<'_> {
@@ -62,7 +63,7 @@ impl Rows<'_> {
     }
 
     /// Addresses beside K.
-    fn place(&self, tiles: &Tiles<'_>, k: &mut Kernel<'_>) -> String {
+    pub(super) fn place(&self, tiles: &Tiles<'_>, k: &mut Kernel<'_>) -> String {
         let (name, across) = (self.side.name, self.across());
         let (at, limit) = if name == "a" { ("row0", "rows") } else { ("col0", "columns") };
         let mut out = format!("let {name}f = (lane % {across}u) * 4u;\n");
@@ -189,9 +190,9 @@ impl Tiles<'_> {
         k.cooperative = true;
         k.ordered = !split;
         let wide = self.note(&mut k, splits, !split);
-        let marks = split::Marks::new(self, [bm, bn], splits);
+        let scales = Scales::new(self, [bm, bn], splits);
         if split {
-            marks.note(&mut k);
+            scales.note(&mut k);
         }
         let whole = self.sizes.k.is_multiple_of(bk as usize);
         let end = if split { "depth" } else { "end" };
@@ -232,7 +233,8 @@ impl Tiles<'_> {
         let (mut first, mut stage, mut next) = (String::new(), String::new(), String::new());
         let multiply;
         if split {
-            place.push_str(&split::scales(&mut k, &units, marks));
+            place.push_str(&scales.read(self, &mut k, &units));
+            place.push_str(&split::kept(&rows));
             start.push_str(&split::registers(down, across));
             stage = split::stage(self, &mut k, &rows);
             multiply = split_multiply(&units, &rows);
@@ -259,7 +261,7 @@ impl Tiles<'_> {
         let (store, finish, results) = if split {
             let finish = self.finish_text(&mut k, wide)?;
             let room = wg / LANES / rounds(&units) * EDGE * line(&units, STRIP);
-            (split::store(self, &mut k, &units, &rows, marks), finish, room)
+            (split::store(self, &mut k, &units, scales), finish, room)
         } else {
             let (finish, ahead) = self.finish_ahead(&mut k, wide)?;
             (ending::text(&mut k, &units, ahead), finish, ending::room(&units))

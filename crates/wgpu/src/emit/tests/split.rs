@@ -1,7 +1,7 @@
 //! The arithmetic of split products, step by step as the kernel and the units do it, against f64 and a plain
 //! f32 product: what bounds their error, and which inputs are left to the plain kernel.
 
-use crate::emit::doubtful;
+use crate::emit::DOUBTFUL;
 
 /// The f16 nearest to `x`, ties to even, as f32; subnormal ones included.
 fn half(x: f32) -> f32 {
@@ -11,11 +11,6 @@ fn half(x: f32) -> f32 {
     let step = 2f32.powi((size.log2().floor() as i32).max(-14) - 10);
     let rounded = (f64::from(size) / f64::from(step)).round_ties_even() * f64::from(step);
     (rounded as f32).copysign(x)
-}
-
-/// `high` of the kernel.
-fn high(y: f32) -> f32 {
-    f32::from_bits((y.to_bits() + 0x1000) & 0xffff_e000)
 }
 
 /// `x` rounded toward zero to a multiple of 2^`to`.
@@ -40,7 +35,7 @@ fn multiply_add(a: &[f32], b: &[f32], c: f32) -> f32 {
     cut(sum, sum.abs().log2().floor() as i32 - 23) as f32
 }
 
-/// One operand: its scale, and for each number the two halves and whether it is tiny.
+/// A row or a column: its scale, and for each number the two halves and whether it is tiny.
 struct Scaled {
     up: i32,
     parts: Vec<(f32, f32, bool)>,
@@ -53,22 +48,20 @@ fn scaled(x: &[f32]) -> Scaled {
     let limit = ((e - 28).max(1) as u32) << 23;
     let part = |x: &f32| {
         let y = x * 2f32.powi(up);
-        let hi = high(y);
+        let hi = half(y);
         let tiny = (x.to_bits() & 0x7fff_ffff).wrapping_sub(1) < limit - 1;
-        assert!(half(hi) == hi || tiny, "the high part of {y} is a half");
-        (half(hi), half((y - hi) * 2048.0), tiny)
+        (hi, half((y - hi) * 2048.0), tiny)
     };
     Scaled { up, parts: x.iter().map(part).collect() }
 }
 
 /// A row times a column, and whether it is left to the plain kernel.
-fn split(a: &Scaled, b: &Scaled, row: std::ops::Range<usize>, column: std::ops::Range<usize>) -> (f32, bool) {
-    let (a_parts, b_parts) = (&a.parts[row], &b.parts[column]);
+fn split(a: &Scaled, b: &Scaled) -> (f32, bool) {
     let (mut c, mut d) = (0f32, 0f32);
     let pick = |parts: &[(f32, f32, bool)], low: bool| -> Vec<f32> {
         parts.iter().map(|p| if low { p.1 } else { p.0 }).collect()
     };
-    for (x, y) in a_parts.chunks(32).zip(b_parts.chunks(32)) {
+    for (x, y) in a.parts.chunks(32).zip(b.parts.chunks(32)) {
         let mut part = 0f32;
         for (x, y) in x.chunks(16).zip(y.chunks(16)) {
             let ([xh, xl], [yh, yl]) = ([false, true].map(|l| pick(x, l)), [false, true].map(|l| pick(y, l)));
@@ -79,9 +72,9 @@ fn split(a: &Scaled, b: &Scaled, row: std::ops::Range<usize>, column: std::ops::
         c += part;
     }
     let r = c + d * 0.000_488_281_25;
-    let tiny = a_parts.iter().chain(b_parts).any(|p| p.2);
+    let tiny = a.parts.iter().chain(&b.parts).any(|p| p.2);
     let some = |parts: &[(f32, f32, bool)]| parts.iter().any(|p| p.2 || p.0 != 0.0);
-    let doubt = tiny && some(a_parts) && some(b_parts) && r.abs() < doubtful(a_parts.len());
+    let doubt = tiny && some(&a.parts) && some(&b.parts) && r.abs() < DOUBTFUL;
     let undo = -(a.up + b.up);
     (r * 2f32.powi(undo >> 1) * 2f32.powi(undo - (undo >> 1)), doubt)
 }
@@ -121,8 +114,9 @@ struct Errors {
     left: f64,
 }
 
-fn errors(k: usize, a: &[f32], b: &[f32]) -> Errors {
-    let (sa, sb) = (scaled(a), scaled(b));
+/// Errors of the product of rows `a` and columns `b`, where row and column `i` are of size `sizes(i)`.
+fn errors(k: usize, a: &[f32], b: &[f32], sizes: impl Fn(usize) -> f64) -> Errors {
+    let [sa, sb] = [a, b].map(|x| x.chunks(k).map(scaled).collect::<Vec<_>>());
     let (mut ours, mut unguarded, mut plain, mut left) = (0f64, 0f64, 0f64, 0);
     let mut largest = 0f64;
     for i in 0..EDGE {
@@ -131,10 +125,11 @@ fn errors(k: usize, a: &[f32], b: &[f32]) -> Errors {
             let pairs = a[row.clone()].iter().zip(&b[column.clone()]);
             let want: f64 = pairs.clone().map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
             let by_fma = pairs.fold(0f32, |sum, (x, y)| x.mul_add(*y, sum));
-            let error = |got: f32| (f64::from(got) - want).abs();
-            largest = largest.max(want.abs());
+            let size = sizes(i) * sizes(j);
+            let error = |got: f32| (f64::from(got) - want).abs() / size;
+            largest = largest.max(want.abs() / size);
             plain = plain.max(error(by_fma));
-            let (got, doubt) = split(&sa, &sb, row, column);
+            let (got, doubt) = split(&sa[i], &sb[j]);
             unguarded = unguarded.max(error(got));
             if doubt {
                 left += 1;
@@ -153,15 +148,32 @@ fn numbers(k: usize, seed: u32, number: impl Fn(usize, u32) -> f32) -> Vec<f32> 
 
 fn measured(k: usize, number: impl Fn(usize, usize, u32) -> f32) -> Errors {
     let (a, b) = (numbers(k, 7, |i, x| number(0, i, x)), numbers(k, 1234, |i, x| number(1, i, x)));
-    errors(k, &a, &b)
+    errors(k, &a, &b, |_| 1.0)
 }
 
 /// Checks that the error is at most twice that of a plain product; gives the share left to the plain kernel.
 #[track_caller]
 fn holds(k: usize, number: impl Fn(usize, usize, u32) -> f32) -> f64 {
     let Errors { ours, plain, left, .. } = measured(k, number);
-    assert!(ours <= 2.0 * plain.max(2f64.powi(-24)), "K {k}: {ours:e}, plain {plain:e}");
+    accept(k, ours, plain);
     left
+}
+
+/// The same for rows and columns of sizes of their own, powers of two from `2^-power` to `2^power`: each error counts
+/// beside the sizes of its row and its column.
+#[track_caller]
+fn holds_by_rows(k: usize, power: i32, number: impl Fn(usize, usize, u32) -> f32) -> f64 {
+    let size = |i: usize| 2f32.powi(power * (2 * i as i32 - EDGE as i32) / EDGE as i32);
+    let [a, b] =
+        [(0, 7), (1, 1234)].map(|(side, seed)| numbers(k, seed, |i, x| number(side, i, x) * size(i / k)));
+    let Errors { ours, plain, left, .. } = errors(k, &a, &b, |i| f64::from(size(i)));
+    accept(k, ours, plain);
+    left
+}
+
+#[track_caller]
+fn accept(k: usize, ours: f64, plain: f64) {
+    assert!(ours <= 2.0 * plain.max(2f64.powi(-24)), "K {k}: {ours:e}, plain {plain:e}");
 }
 
 /// Checks that a product is left to the plain kernel, and that it has to be.
@@ -183,8 +195,17 @@ fn errors_are_at_most_twice_those_of_a_plain_product() {
             assert_eq!(holds(k, |side, _, x| normal(x) * other(side)), 0.0);
             assert_eq!(holds(k, |side, _, x| even(x).abs() * other(side)), 0.0);
         }
-        let left = holds(k, |_, i, x| normal(x) * 2f32.powi((i / k) as i32 % 8 - 4));
-        assert!(left < 0.02, "{left}");
+        for power in [4, 60] {
+            let left = holds_by_rows(k, power, |_, _, x| normal(x));
+            assert_eq!(left, 0.0, "rows and columns have scales of their own");
+        }
+        // What softmax and cross entropy give back: most of it small beside one number of each row.
+        let left = holds_by_rows(k, 20, |side, i, x| match (side, i % 97) {
+            (0, 5) => -1.0,
+            (0, _) => (4.0 * normal(x)).exp() * 1e-5,
+            _ => normal(x),
+        });
+        assert_eq!(left, 0.0, "gradients of a cross entropy");
         // Sizes that differ within a row by more than halves hold: probabilities, and noise over 80 powers.
         let left = holds(k, |side, _, x| if side == 0 { (30.0 * (even(x) - 1.0)).exp() } else { normal(x) });
         assert!(left < 0.02, "probabilities: {left}");
