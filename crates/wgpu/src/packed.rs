@@ -30,7 +30,7 @@ pub(crate) fn works(
         match &wrong {
             Ok(0) => {}
             Ok(how) => {
-                tracing::debug!(adapter = info.name, how, "rounds halves its own way; they go by bits")
+                tracing::debug!(adapter = info.name, how, "rounds halves its own way; they go by bits");
             }
             Err(error) => tracing::warn!(adapter = info.name, %error, "conversions of halves fail"),
         }

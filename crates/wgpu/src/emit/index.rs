@@ -62,7 +62,7 @@ pub(super) fn along_parts(index: &Index, rows: bool, whole: bool) -> Along {
             return false;
         };
         let valid = view.valid.as_ref().and_then(|all| all.last());
-        let whole = |end: usize| end % 4 == 0 || end >= *size;
+        let whole = |end: usize| end.is_multiple_of(4) || end >= *size;
         *last == 1
             && (number == 0 || size.is_multiple_of(4))
             && fours(&view.offset)
