@@ -372,7 +372,7 @@ pub(crate) struct Strips {
 pub(crate) fn attention_strips(owned: Owned, features: usize) -> Strips {
     let form = |rows, warps, wide| Strips { rows, warps, wide };
     match (owned, features) {
-        (Owned::Result, ..=64) => form(32, 4, 64),
+        (Owned::Result, ..=64) => form(16, 4, 32),
         (Owned::Queries, ..=64) => form(16, 4, 64),
         (Owned::Keys, ..=64) => form(16, 4, 32),
         _ => form(16, 4, 32),

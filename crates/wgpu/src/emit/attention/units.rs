@@ -72,7 +72,7 @@ impl<'s, 'a> Units<'s, 'a> {
 
     /// Vectors of a line of numbers in the strip.
     fn line(&self) -> usize {
-        self.form.wide / 4 + 2
+        self.form.wide / 4 + 1
     }
 
     /// Vectors of a line of weights.
@@ -205,10 +205,10 @@ impl<'s, 'a> Units<'s, 'a> {
 
     fn start(&self, k: &mut Kernel<'a>) -> String {
         let Strips { rows, wide, .. } = self.form;
-        let (line, weights, own) = (self.line(), self.weights(), self.own_rows());
+        let (line, weights, each, own) = (self.line(), self.weights(), self.each(), self.own_rows());
         let mut text = format!(
-            "let warp = lane / 32u;\nlet sub = lane % 32u;\nlet wr = warp * {rows}u;\nlet side = (lane >> 2u) & 1u;\n\
-             let mine = (lane & 3u) + ((lane >> 3u) & 3u) * 4u;\nlet eb = warp * {}u;\nlet er = eb + mine * {line}u + side;\n\
+            "let warp = lane / 32u;\nlet sub = lane % 32u;\nlet wr = warp * {rows}u;\nlet mine = lane & 15u;\n\
+             let side = ((lane >> 4u) & 1u) * {each}u;\nlet eb = warp * {}u;\nlet er = eb + mine * {line}u + side;\n\
              let pb = warp * {}u;\nlet pr = pb + mine * {weights}u + side;\n",
             EDGE * line,
             EDGE * weights
@@ -407,7 +407,7 @@ impl<'s, 'a> Units<'s, 'a> {
                 let store = k.store(1, &format!("pair * l + row{h}"), &format!("log{h}"));
                 let _ = write!(
                     text,
-                    "sum{h} = sum{h} + subgroupShuffleXor(sum{h}, 4u);\n\
+                    "sum{h} = sum{h} + subgroupShuffleXor(sum{h}, 16u);\n\
                      let share{h} = select(1.0 / sum{h}, 0.0, {none});\n\
                      let log{h} = select((top{h} + log2(sum{h})) * 0.6931471805599453, 3.4028234663852886e+38f, \
                      sum{h} == 0.0);\nif (live && side == 0u && row{h} < l) {{ {} }}\n",
@@ -437,9 +437,9 @@ impl<'s, 'a> Units<'s, 'a> {
                 let by = match (self.goal, name) {
                     (Goal::Result, _) => {
                         let row = format!("(unit / {}u)", wide / 4);
-                        format!("subgroupShuffle(share{h}, ({row} & 3u) + (({row} >> 2u) << 3u))")
+                        format!("subgroupShuffle(share{h}, {row})")
                     }
-                    (_, "o") => format!("(peak{h} * 0.00390625 * scale)"),
+                    (_, "o") => format!("(peak{h} * 0.00048828125 * scale)"),
                     _ => "1.0".to_owned(),
                 };
                 let _ = write!(

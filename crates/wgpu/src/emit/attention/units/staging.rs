@@ -142,7 +142,7 @@ impl<'a> Units<'_, 'a> {
         let mut text = self.strip((0..self.form.wide / EDGE).map(|j| format!("{name}{h}_{j}")));
         text.push_str(self.meet());
         for c in 0..self.each() {
-            let _ = writeln!(text, "var {to}{h}_{c} = te[er + {}u];", 2 * c);
+            let _ = writeln!(text, "var {to}{h}_{c} = te[er + {c}u];");
         }
         text
     }
@@ -151,7 +151,7 @@ impl<'a> Units<'_, 'a> {
     pub(super) fn gather(&self, from: &str, by: &str, to: &str, h: usize) -> String {
         let mut text = String::new();
         for c in 0..self.each() {
-            let _ = writeln!(text, "pt[pr + {}u] = vec4<f16>({from}{h}_{c}{by});", 2 * c);
+            let _ = writeln!(text, "pt[pr + {c}u] = vec4<f16>({from}{h}_{c}{by});");
         }
         text.push_str(self.meet());
         for kk in 0..self.form.wide / EDGE {

@@ -11,8 +11,7 @@ impl Units<'_, '_> {
         let wide = self.form.wide;
         let (mut all, mut plain) = (String::new(), String::new());
         for c in 0..self.each() {
-            let _ =
-                writeln!(all, "x{h}_{c} = limit(x{h}_{c} * factor, row{h}, t0 + (side + {}u) * 4u);", 2 * c);
+            let _ = writeln!(all, "x{h}_{c} = limit(x{h}_{c} * factor, row{h}, t0 + (side + {c}u) * 4u);");
             let _ = writeln!(plain, "x{h}_{c} = x{h}_{c} * factor;");
         }
         if self.site.attend.masked {
@@ -50,7 +49,7 @@ impl Units<'_, '_> {
         let mut text = self.largest("x", h, "");
         let _ = write!(
             text,
-            "nx{h} = max(nx{h}, subgroupShuffleXor(nx{h}, 4u));\nlet none{h} = top{h} <= UNSEEN * 0.5;\n\
+            "nx{h} = max(nx{h}, subgroupShuffleXor(nx{h}, 16u));\nlet none{h} = top{h} <= UNSEEN * 0.5;\n\
              let next{h} = select(top{h}, max(nx{h}, top{h}), none{h} || nx{h} > top{h} + 8.0);\n\
              let fade{h} = exp2(top{h} - next{h});\nlet grown{h} = !none{h} && next{h} > top{h};\n\
              top{h} = next{h};\nvar total{h} = vec4<f32>();\n"
@@ -80,7 +79,7 @@ impl Units<'_, '_> {
             text.push_str(&self.strip(some.clone().map(|j| format!("o{h}_{j}"))));
             text.push_str(self.meet());
             for c in 0..self.each() {
-                let _ = writeln!(text, "te[er + {0}u] = te[er + {0}u] * fade{h};", 2 * c);
+                let _ = writeln!(text, "te[er + {c}u] = te[er + {c}u] * fade{h};");
             }
             text.push_str(self.meet());
             text.push_str("{\n");
@@ -105,7 +104,7 @@ impl Units<'_, '_> {
         for c in 0..self.each() {
             let lse = match self.goal {
                 Goal::Queries => format!("vec4<f32>(lse{h})"),
-                _ => format!("ts[side + {}u]", 2 * c),
+                _ => format!("ts[side + {c}u]"),
             };
             let _ = writeln!(text, "x{h}_{c} = exp2(x{h}_{c} - {lse});");
         }
@@ -118,7 +117,7 @@ impl Units<'_, '_> {
         for c in 0..self.each() {
             let delta = match self.goal {
                 Goal::Queries => format!("vec4<f32>(delta{h})"),
-                _ => format!("ts[{}u + side]", self.form.wide / 4 + 2 * c),
+                _ => format!("ts[{}u + side + {c}u]", self.form.wide / 4),
             };
             let _ = writeln!(
                 text,
@@ -126,11 +125,12 @@ impl Units<'_, '_> {
             );
         }
         text.push_str(&self.largest("y", h, "abs"));
+        // Room for eight times as much, so that sums are multiplied a few times, not at every tile.
         // 2^120 is the most: its inverse is no subnormal.
         let _ = writeln!(
             text,
             "let most{h} = subgroupMax(ny{h});\nif (most{h} > peak{h}) {{\n\
-             let peak = min(bitcast<f32>(bitcast<u32>(most{h}) & 0x7f800000u), bitcast<f32>(0x7b800000u));\n\
+             let peak = min(bitcast<f32>(bitcast<u32>(most{h}) & 0x7f800000u) * 8.0, bitcast<f32>(0x7b800000u));\n\
              let ratio = peak{h} * bitcast<f32>(0x7f000000u - bitcast<u32>(peak));\npeak{h} = peak;"
         );
         for sums in self.sums().iter().filter(|sums| sums.name == "o") {
@@ -139,7 +139,7 @@ impl Units<'_, '_> {
             }
         }
         let _ =
-            writeln!(text, "}}\nlet unit{h} = bitcast<f32>(0x7f000000u - bitcast<u32>(peak{h})) * 256.0;");
+            writeln!(text, "}}\nlet unit{h} = bitcast<f32>(0x7f000000u - bitcast<u32>(peak{h})) * 2048.0;");
         text
     }
 }
