@@ -99,7 +99,7 @@ impl Heads {
 
     /// What is added to a score.
     fn mask(&self, i: usize, j: usize) -> f64 {
-        if i == self.sizes[2] / 2 || (7 * i + j) % 5 == 0 {
+        if i == self.sizes[2] / 2 || (7 * i + j).is_multiple_of(5) {
             f64::NEG_INFINITY
         } else {
             (j % 16) as f64 / 8.0 - 1.0

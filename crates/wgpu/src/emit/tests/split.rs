@@ -119,8 +119,8 @@ fn errors(k: usize, a: &[f32], b: &[f32], sizes: impl Fn(usize) -> f64) -> Error
     let [sa, sb] = [a, b].map(|x| x.chunks(k).map(scaled).collect::<Vec<_>>());
     let (mut ours, mut unguarded, mut plain, mut left) = (0f64, 0f64, 0f64, 0);
     let mut largest = 0f64;
-    for i in 0..EDGE {
-        for j in 0..EDGE {
+    for (i, row_of) in sa.iter().enumerate() {
+        for (j, column_of) in sb.iter().enumerate() {
             let (row, column) = (i * k..(i + 1) * k, j * k..(j + 1) * k);
             let pairs = a[row.clone()].iter().zip(&b[column.clone()]);
             let want: f64 = pairs.clone().map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
@@ -129,7 +129,7 @@ fn errors(k: usize, a: &[f32], b: &[f32], sizes: impl Fn(usize) -> f64) -> Error
             let error = |got: f32| (f64::from(got) - want).abs() / size;
             largest = largest.max(want.abs() / size);
             plain = plain.max(error(by_fma));
-            let (got, doubt) = split(&sa[i], &sb[j]);
+            let (got, doubt) = split(row_of, column_of);
             unguarded = unguarded.max(error(got));
             if doubt {
                 left += 1;
