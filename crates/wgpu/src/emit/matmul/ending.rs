@@ -52,88 +52,62 @@ impl Tiles<'_> {
     }
 }
 
-/// How results pass through workgroup memory.
-pub(super) struct Passage<'s> {
-    /// How many parts of a workgroup's subgroups take turns.
-    pub(super) rounds: u32,
-    /// Vectors between rows of a strip.
-    pub(super) line: u32,
-    /// A function of the text that takes four results, their row and their first column in the tile.
-    pub(super) through: Option<&'s str>,
-}
-
-impl Passage<'_> {
-    /// All subgroups at a time, results as they are.
-    pub(super) const PLAIN: Passage<'static> = Passage { rounds: 1, line: LINE, through: None };
-}
-
 /// All results of a subgroup, named `c{i}_{j}`, strip by strip. One text for all strips: unrolled, an ending as
 /// long as that of a gelu's gradient is a stream of instructions that no cache holds.
-pub(super) fn text(k: &mut Kernel<'_>, units: &Units, ahead: bool, passage: &Passage<'_>) -> String {
-    let Passage { rounds, line, through } = *passage;
+pub(super) fn text(k: &mut Kernel<'_>, units: &Units, ahead: bool) -> String {
     let (down, across) = (units.wm / EDGE, units.wn / EDGE / STRIP);
     let quads = STRIP * EDGE / 4;
     let (each, apart) = (EDGE * quads / LANES, LANES / quads);
-    let each_round = warps(units) / rounds;
     // A number that the driver does not know: it would unroll the loop.
-    let steps = k.word("strips", i64::from(down * across * rounds));
+    let strips = k.word("strips", i64::from(down * across));
     let mut out = format!(
-        "let ebase = (warp % {each_round}u) * {}u;\nlet elane = lane % {LANES}u;\nlet erow = elane / {quads}u;\n\
-         let ecolumn = elane % {quads}u;\nlet em = wr + erow;\nlet en = wc + ecolumn * 4u;\n",
-        EDGE * line
+        "let ebase = warp * {}u;\nlet elane = lane % {LANES}u;\nlet erow = elane / {quads}u;\n\
+         let ecolumn = elane % {quads}u;\nlet em = row0 + wr + erow;\nlet en = col0 + wc + ecolumn * 4u;\n",
+        EDGE * LINE
     );
-    let place = |strip: &str, r: u32| {
-        let (m, n) = (r * apart, STRIP * EDGE);
-        (format!("em + {strip} / {across}u * {EDGE}u + {m}u"), format!("en + {strip} % {across}u * {n}u"))
-    };
-    let fetch = |out: &mut String, declare: &str, strip: &str| {
+    let fetch = |out: &mut String, declare: &str, strip_at: &str| {
         for r in 0..each {
-            let (m, n) = place(strip, r);
-            let _ = writeln!(out, "{declare}ahead{r} = ahead(plane, row0 + {m}, col0 + {n});");
+            let _ = writeln!(
+                out,
+                "{declare}ahead{r} = ahead(plane, em + {strip_at} / {across}u * {EDGE}u + {}u, en + {strip_at} % {across}u * {}u);",
+                r * apart,
+                STRIP * EDGE
+            );
         }
     };
     if ahead {
         fetch(&mut out, "var ", "0u");
     }
-    // Whole subgroups take one way.
-    let (step, strip, mine) = match rounds {
-        1 => ("strip", String::new(), String::new()),
-        _ => (
-            "step",
-            format!("let strip = step / {rounds}u;\n"),
-            format!("if (warp / {each_round}u == step % {rounds}u) "),
-        ),
-    };
-    let _ = writeln!(
-        out,
-        "for (var {step} = 0u; {step} < {steps}; {step} += 1u) {{\n{strip}{mine}{{\nswitch (strip) {{"
-    );
+    let _ = writeln!(out, "for (var strip = 0u; strip < {strips}; strip += 1u) {{\nswitch (strip) {{");
     for at in 0..down * across {
         let case = if at + 1 < down * across { format!("case {at}u:") } else { "default:".to_owned() };
         let _ = writeln!(out, "{case} {{");
         for j in 0..STRIP {
             let (i, j, beside) = (at / across, at % across * STRIP + j, j * EDGE / 4);
-            let _ = writeln!(out, "let e{j} = ebase + {beside}u;\ncoopStoreT(c{i}_{j}, &te[e{j}], {line}u);");
+            let _ = writeln!(out, "let e{j} = ebase + {beside}u;\ncoopStoreT(c{i}_{j}, &te[e{j}], {LINE}u);");
         }
         out.push_str("}\n");
     }
-    out.push_str("}\n}\n");
+    out.push_str("}\n");
     if ahead {
         (0..each).for_each(|r| {
             let _ = writeln!(out, "let now{r} = ahead{r};");
         });
-        let _ = writeln!(out, "{mine}{{\nlet next = min(strip + 1u, {}u);", down * across - 1);
+        let _ = writeln!(out, "let next = min(strip + 1u, {strips} - 1u);");
         fetch(&mut out, "", "next");
-        out.push_str("}\n");
     }
-    let _ = writeln!(out, "workgroupBarrier();\n{mine}{{");
+    out.push_str("workgroupBarrier();\n");
     for r in 0..each {
         let now = if ahead { format!(", now{r}") } else { String::new() };
-        let (m, n) = place("strip", r);
-        let four = format!("te[ebase + (erow + {}u) * {line}u + ecolumn]", r * apart);
-        let four = through.map_or_else(|| four.clone(), |name| format!("{name}({four}, {m}, {n})"));
-        let _ = writeln!(out, "finish(plane, row0 + {m}, col0 + {n}, {four}{now});");
+        let _ = writeln!(
+            out,
+            "finish(plane, em + strip / {across}u * {EDGE}u + {}u, en + strip % {across}u * {}u, \
+             te[ebase + (erow + {}u) * {LINE}u + ecolumn]{now});",
+            r * apart,
+            STRIP * EDGE,
+            r * apart
+        );
     }
-    out.push_str("}\nworkgroupBarrier();\n}\n");
+    out.push_str("workgroupBarrier();\n}\n");
     out
 }

@@ -14,9 +14,8 @@ use wgrad_graph::{Result, bail};
 use super::super::kernel::Kernel;
 use super::super::pointwise::{self, Planes};
 use super::Tiles;
-use super::ending::{self, Passage};
 use super::scales::Scales;
-use super::units::{Results, Rows, components, line, rounds, strips};
+use super::units::{Results, Rows, components, strips};
 use crate::choose::{Tile, Units};
 use crate::launch::{Launch, Lowered};
 
@@ -54,18 +53,13 @@ pub(super) fn launches(tiles: &Tiles<'_>, units: Units, plain: Tile) -> Result<L
 /// Workgroup memory and functions. `fa` and `fb` say what is known of rows and columns, `said` what of the tile.
 /// All are multiples of 16 bytes, since NVIDIA's driver stores a matrix to the multiple before.
 pub(super) fn declared(units: &Units) -> String {
-    // Scales are undone in two steps, so that neither overflows before the result does.
     format!(
         "var<workgroup> said: array<atomic<u32>, 4>;\n\
          var<workgroup> fa: array<u32, {}>;\nvar<workgroup> fb: array<u32, {}>;\n\
          const CAREFUL = 0u;\nconst INFINITE = 1u;\nconst DOUBT = 2u;\nconst SOME = 1u;\nconst TINY = 2u;\n\
          const POWER = 0x7f800000u;\n\
          fn power(e: vec4<i32>) -> vec4<f32> {{\n\
-         return bitcast<vec4<f32>>(vec4<u32>(e + vec4<i32>(127)) << vec4<u32>(23u));\n}}\n\
-         fn unscaled(four: vec4<f32>, m: u32, n: u32) -> vec4<f32> {{\n\
-         let ups = vec4<u32>(fb[n], fb[n + 1u], fb[n + 2u], fb[n + 3u]) & vec4<u32>(POWER);\n\
-         let undo = vec4<i32>(254 - i32((fa[m] & POWER) >> 23u)) - vec4<i32>(ups >> vec4<u32>(23u));\n\
-         let half = undo >> vec4<u32>(1u);\nreturn four * power(half) * power(undo - half);\n}}\n",
+         return bitcast<vec4<f32>>(vec4<u32>(e + vec4<i32>(127)) << vec4<u32>(23u));\n}}\n",
         units.bm, units.bn
     )
 }
@@ -121,21 +115,15 @@ pub(super) fn stage(tiles: &Tiles<'_>, k: &mut Kernel<'_>, rows: &[Rows<'_>]) ->
     out
 }
 
-/// Looks for doubtful results where there are tiny numbers; stores the tile, or marks it. `ahead`: operands of its
-/// ending are loaded before.
-pub(super) fn store(
-    tiles: &Tiles<'_>,
-    k: &mut Kernel<'_>,
-    units: &Units,
-    scales: Scales,
-    ahead: bool,
-) -> String {
+/// Looks for doubtful results where there are tiny numbers; stores the tile, or marks it.
+pub(super) fn store(tiles: &Tiles<'_>, k: &mut Kernel<'_>, units: &Units, scales: Scales) -> String {
     let mut out = String::new();
     for i in 0..units.wm / 16 {
         for j in 0..units.wn / 16 {
-            let _ = writeln!(out, "c{i}_{j} = c{i}_{j} + d{i}_{j} * 0.00048828125;");
+            let _ = writeln!(out, "let r{i}_{j} = c{i}_{j} + d{i}_{j} * 0.00048828125;");
         }
     }
+    let value = |i: u32, j: u32| format!("r{i}_{j}");
     let look = |at: &Results| {
         let mut text = format!("let ga = fa[{}];\n", at.m);
         for (q, value) in components(at.value).iter().enumerate() {
@@ -149,15 +137,23 @@ pub(super) fn store(
         }
         text
     };
-    let value = |i: u32, j: u32| format!("c{i}_{j}");
     let _ = writeln!(out, "if (careful && finite) {{\n{}}}", strips(units, 1, &value, look));
     let mark = scales.mark(k, tiles);
-    let passage = Passage { rounds: rounds(units), line: line(units, 1), through: Some("unscaled") };
     let _ = writeln!(
         out,
-        "let sure = finite && atomicLoad(&said[DOUBT]) == 0u;\n\
-         if (lane == 0u) {{ {mark} = select(1u, 0u, sure); }}\nif (sure) {{\n{}}}",
-        ending::text(k, units, ahead, &passage)
+        "let sure = finite && atomicLoad(&said[DOUBT]) == 0u;\nif (lane == 0u) {{ {mark} = select(1u, 0u, sure); }}"
     );
+    let finish = |at: &Results| {
+        // In two steps, so that neither overflows before the result does.
+        let four = [0, 1, 2, 3].map(|q| format!("fb[{} + {q}u]", at.n)).join(", ");
+        format!(
+            "let undo = vec4<i32>(254 - i32((fa[{}] & POWER) >> 23u))\n\
+             - vec4<i32>((vec4<u32>({four}) & vec4<u32>(POWER)) >> vec4<u32>(23u));\n\
+             let half = undo >> vec4<u32>(1u);\n\
+             finish(plane, row0 + {}, col0 + {}, {} * power(half) * power(undo - half));\n",
+            at.m, at.m, at.n, at.value
+        )
+    };
+    let _ = writeln!(out, "if (sure) {{\n{}}}", strips(units, 1, &value, finish));
     out
 }

@@ -7,7 +7,6 @@ use wgrad_graph::{Result, bail};
 
 use super::super::kernel::Kernel;
 use super::super::pointwise::XYZW;
-use super::ending::Passage;
 use super::scales::Scales;
 use super::{Piece, Side, Tiles, ending, split};
 use crate::choose::Units;
@@ -259,12 +258,13 @@ impl Tiles<'_> {
             next.push_str("}\n");
             multiply = half_multiply(&units, &rows);
         }
-        let (finish, ahead) = self.finish_ahead(&mut k, wide)?;
-        let (store, results) = if split {
+        let (store, finish, results) = if split {
+            let finish = self.finish_text(&mut k, wide)?;
             let room = wg / LANES / rounds(&units) * EDGE * line(&units, STRIP);
-            (split::store(self, &mut k, &units, scales, ahead), room)
+            (split::store(self, &mut k, &units, scales), finish, room)
         } else {
-            (ending::text(&mut k, &units, ahead, &Passage::PLAIN), ending::room(&units))
+            let (finish, ahead) = self.finish_ahead(&mut k, wide)?;
+            (ending::text(&mut k, &units, ahead), finish, ending::room(&units))
         };
         let extra = format!(
             "const WG = {wg}u;\n{shared}var<workgroup> te: array<vec4<f32>, {}>;\n{}{finish}",
@@ -302,13 +302,13 @@ pub(super) fn warps(units: &Units) -> u32 {
 }
 
 /// How many subgroups take turns at passing results through workgroup memory.
-pub(super) fn rounds(units: &Units) -> u32 {
+fn rounds(units: &Units) -> u32 {
     // Split numbers, two halves each, leave room for four of them in 48 KiB.
     if units.split { warps(units).div_ceil(4) } else { 1 }
 }
 
 /// Vectors of a line of the strip in workgroup memory through which results pass.
-pub(super) fn line(units: &Units, strip: u32) -> u32 {
+fn line(units: &Units, strip: u32) -> u32 {
     // Padded against bank conflicts; split numbers leave no room.
     strip * EDGE / 4 + if units.split { 0 } else { 1 }
 }
