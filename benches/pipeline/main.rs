@@ -297,19 +297,31 @@ fn staged_rows(args: &Args, devices: &[Device], table: &mut Table, late: Late<'_
         if let Some(problem) = &problem {
             table::print_costs(problem, gpt);
         }
+        let mut ran: Vec<Plan> = Vec::new();
         for name in &args.schedules {
             if late() {
                 println!("  {name} M {m}: left out, no time");
                 continue;
             }
             let begun = Instant::now();
-            let outcome = args.plan(name, m, problem.as_ref()).and_then(|(plan, ranking)| {
+            let planned = args.plan(name, m, problem.as_ref());
+            if let Ok((plan, ranking)) = &planned
+                && ran.iter().any(|r| r.schedule == plan.schedule && r.partition == plan.partition)
+            {
+                println!("{ranking}  {name} M {m}: {}, which ran above", plan.schedule.name());
+                continue;
+            }
+            let outcome = planned.and_then(|(plan, ranking)| {
                 print!("{ranking}");
                 let staged = staged::run(devices, &args.context(), gpt, &plan, args.steps, args.profile)?;
                 Ok((plan, staged))
             });
             let row = match outcome {
-                Ok((plan, staged)) => Row::new(name, &plan, &staged, table),
+                Ok((plan, staged)) => {
+                    let row = Row::new(name, &plan, &staged, table);
+                    ran.push(plan);
+                    row
+                }
                 Err(error) => Row::failed(name, m, error.to_string()),
             };
             table.row(args, row, begun.elapsed())?;
