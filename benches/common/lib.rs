@@ -2,6 +2,7 @@
 //! driver asks for them. It knows no framework, so that the programs under `peers/` can use it.
 
 mod by_hand;
+mod least;
 mod models;
 mod record;
 mod row;
@@ -10,6 +11,7 @@ mod threads;
 mod values;
 
 pub use by_hand::{Want, by_hand, gathered};
+pub use least::least;
 pub use models::{ConvSpec, Model, Optim, ParamSpec, resnet_convs};
 pub use record::{Line, Record, Stamp, Sweep};
 pub use row::{Input, Kind, Row};

@@ -6,12 +6,9 @@ use std::time::Instant;
 use wgrad::pipeline::{DeviceSpec, Family, Layer, Link, Links, Problem};
 use wgrad::prelude::*;
 use wgrad::{Backend, Result};
+use wgrad_benches::least;
 
-use super::median;
 use super::model::Gpt;
-
-/// How often each is measured, after one that plans and compiles.
-const REPEATS: usize = 3;
 
 fn seconds(f: impl FnOnce() -> Result<()>) -> Result<f64> {
     let begun = Instant::now();
@@ -35,9 +32,8 @@ fn layer(backend: &Arc<dyn Backend>, gpt: Gpt, kind: usize, rows: usize) -> Resu
         1 => (Kept::new(&ctx, &like)?, Some(Kept::new(&ctx, like)?)),
         _ => (Kept::new(&ctx, like)?, None),
     };
-    let mut times = [const { Vec::new() }; 3];
     let (mut stash, mut output) = (0, 0);
-    for turn in 0..=REPEATS {
+    let times = least(|| {
         let pass = ctx.begin()?;
         let before = ctx.stats().live_bytes;
         let mut y = pass.within(|| block.forward(x.t()));
@@ -66,11 +62,9 @@ fn layer(backend: &Arc<dyn Backend>, gpt: Gpt, kind: usize, rows: usize) -> Resu
             false => seconds(|| pass.compute_for(&inputs, &weights).and_then(|()| ctx.sync()))?,
         };
         let weight = seconds(|| pass.compute(&weights).and_then(|()| ctx.sync()))?;
-        if turn > 0 {
-            times.iter_mut().zip([forward, input, weight]).for_each(|(all, t)| all.push(t));
-        }
-    }
-    let [forward, input, weight] = times.map(median);
+        Ok::<_, wgrad::Error>([forward, input, weight])
+    });
+    let [forward, input, weight] = times?;
     Ok(Layer {
         name: ["embedding", "block", "head"][kind].to_owned(),
         forward,
@@ -86,17 +80,12 @@ fn layer(backend: &Arc<dyn Backend>, gpt: Gpt, kind: usize, rows: usize) -> Resu
 fn link(from: &Arc<dyn Backend>, to: &Arc<dyn Backend>, bytes: usize) -> Result<Link> {
     let (from, to) = (Context::new(Arc::clone(from))?, Context::new(Arc::clone(to))?);
     let value = Kept::zeros(&from, [bytes / 4])?;
-    let mut times = Vec::new();
-    for turn in 0..=REPEATS {
-        let time = seconds(|| {
-            value.copy_to(&to)?;
-            to.sync()
-        })?;
-        if turn > 0 {
-            times.push(time);
-        }
-    }
-    Ok(Link::new(0.0, bytes as f64 / median(times)))
+    let copied = || {
+        value.copy_to(&to)?;
+        to.sync()
+    };
+    let [time] = least(|| seconds(copied).map(|time| [time]))?;
+    Ok(Link::new(0.0, bytes as f64 / time))
 }
 
 /// The problem of cutting the model for these devices with micro-batches of `rows` rows.
