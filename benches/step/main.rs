@@ -10,7 +10,7 @@ mod sweep;
 mod training;
 mod work;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -43,6 +43,9 @@ struct Args {
     /// `large` for GPUs, `small` for processors; by the device where it is not given.
     #[arg(long)]
     set: Option<Set>,
+    /// Also times each step in so much of the memory that it takes, by recomputation: 0.5 for half.
+    #[arg(long, value_name = "SHARE")]
+    within: Option<f64>,
     /// Also measures how steps grow with batch, width, depth and sequence, and recording and planning with the number of
     /// operations.
     #[arg(long)]
@@ -103,7 +106,7 @@ fn run(device: &Device, work: &Work, how: How, args: &Args, truths: &mut Truths)
         println!("{}", training.ctx.profile_report());
     }
     Ok(Line {
-        name: work.name.clone() + if how == How::Captured { ", captured" } else { "" },
+        name: work.name.clone() + &how.label(),
         host_ms: times.host_ms,
         device_ms: times.device_ms,
         amount: work.model.flops() / times.best() / 1e9,
@@ -144,26 +147,30 @@ fn main() -> Result<()> {
     );
     println!("{}\n\n{}", record.head(), Line::HEAD);
     let mut truths = Truths::default();
-    let both = [How::Recorded, How::Captured];
-    for (work, how) in all.iter().filter(chosen).flat_map(|work| both.map(|how| (work, how))) {
-        match run(&device, work, how, &args, &mut truths) {
-            Ok(mut line) => {
-                line.share = record.peaks.get(line.of).map(|peak| line.amount / peak);
-                println!(
-                    "{line}\n  first step {:.0} ms; {:.1} MiB at most, {:.1} planned, {:.1} the least that there could be",
-                    line.more["first_ms"],
-                    line.more["peak_mib"],
-                    line.more["planned_mib"],
-                    line.more["least_mib"]
-                );
-                if args.verbose {
-                    println!("  check in {:.2} s", line.more["check_s"]);
+    for work in all.iter().filter(chosen) {
+        let mut ways = VecDeque::from([How::Recorded, How::Captured]);
+        while let Some(how) = ways.pop_front() {
+            match run(&device, work, how, &args, &mut truths) {
+                Ok(mut line) => {
+                    line.share = record.peaks.get(line.of).map(|peak| line.amount / peak);
+                    let [first, most, planned, least] =
+                        ["first_ms", "peak_mib", "planned_mib", "least_mib"].map(|what| line.more[what]);
+                    println!(
+                        "{line}\n  first step {first:.0} ms; {most:.1} MiB at most, {planned:.1} planned, {least:.1} the least that there could be"
+                    );
+                    if args.verbose {
+                        println!("  check in {:.2} s", line.more["check_s"]);
+                    }
+                    if let (How::Recorded, Some(share)) = (how, args.within) {
+                        ways.push_back(How::Within((share * most * f64::from(1 << 20)) as usize));
+                    }
+                    record.lines.push(line);
                 }
-                record.lines.push(line);
-            }
-            Err(error) => {
-                println!("{:<54} FAILED: {error}", work.name);
-                record.failed.push((work.name.clone(), error.to_string()));
+                Err(error) => {
+                    let name = work.name.clone() + &how.label();
+                    println!("{name:<54} FAILED: {error}");
+                    record.failed.push((name, error.to_string()));
+                }
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wgrad::prelude::*;
-use wgrad::{Kept, Pass, Result};
+use wgrad::{ContextOptions, Kept, Pass, Result};
 use wgrad_benches::{Model, Optim};
 
 use crate::nets;
@@ -23,6 +23,19 @@ pub(crate) enum How {
     Recorded,
     /// Once, and replayed.
     Captured,
+    /// Anew each time, in so many bytes by recomputation.
+    Within(usize),
+}
+
+impl How {
+    /// What is said behind the name of a workload.
+    pub(crate) fn label(self) -> String {
+        match self {
+            How::Recorded => String::new(),
+            How::Captured => ", captured".to_owned(),
+            How::Within(bytes) => format!(", within {} MiB", bytes >> 20),
+        }
+    }
 }
 
 struct Parts {
@@ -51,7 +64,11 @@ impl Parts {
 
 impl Training {
     pub(crate) fn new(device: &Device, model: &Model, how: How) -> Result<Training> {
-        let ctx = Context::new(device)?;
+        let mut options = ContextOptions::default();
+        if let How::Within(bytes) = how {
+            options = options.recompute_within(bytes);
+        }
+        let ctx = Context::with(device, options)?;
         let net = nets::build(&ctx, model)?;
         let opt: Box<dyn Optimizer + Send> = match model.optim() {
             Optim::AdamW { lr } => {
@@ -78,7 +95,7 @@ impl Training {
         let batch = Kept::new(&ctx, batch)?;
         let parts = Arc::new(Parts { net, opt: Mutex::new(opt), batch, targets, scaler });
         let step: Run = match how {
-            How::Recorded => {
+            How::Recorded | How::Within(_) => {
                 let ctx = ctx.clone();
                 Box::new(move || ctx.pass(|p| Ok(parts.loss(p)?.deferred())))
             }
