@@ -84,7 +84,7 @@ impl Turn {
 
         let none = HashMap::new();
         let space = |coords: Option<Vec<String>>| Space { linear: None, coords, rank };
-        let mut head = Printer::new(&mut k, body, space(None), &[], &none, "q");
+        let mut head = Printer::new(&mut k, body, space(None), &[], &none, "h");
         let others: Vec<usize> = (0..last).filter(|a| *a != self.axis).collect();
         let dims: Vec<String> = others.iter().map(|a| head.k.dim(*a)).collect();
         let mut found = head.unravel("others", &dims).into_iter();

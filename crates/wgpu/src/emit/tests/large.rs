@@ -49,6 +49,19 @@ fn operands_that_run_across_are_turned() {
         20,
         &["const EDGE = 64u", "const EDGE = 32u", "const QUAD = 4u", "const QUAD = 1u", "const READ = 4u"],
     );
+    // With zeros around, and operands that do not run across.
+    let mut s = Sketch::default();
+    let (x, scale, more) = (s.x(&[9, 64, 30, 31]), s.x(&[1, 1, 1, 64]), s.x(&[9, 30, 31, 64]));
+    let mut perm: wgrad_graph::Perm = std::array::from_fn(|i| i as u8);
+    perm[..4].copy_from_slice(&[0, 2, 3, 1]);
+    let x = s.op(Op::Permute(perm), &[x]);
+    let scale = s.to(Op::Expand, &[scale], &[9, 30, 31, 64]);
+    let x = s.op(Op::Binary(wgrad_graph::Binary::Mul), &[x, scale]);
+    let x = s.op(Op::Binary(wgrad_graph::Binary::Add), &[x, more]);
+    let mut lo = [0; wgrad_graph::MAX_RANK];
+    lo[1..3].copy_from_slice(&[1, 2]);
+    s.roots = vec![s.to(Op::Pad { lo }, &[x], &[9, 32, 34, 64])];
+    assert!(has(&with_and_without(&s, Fast::TiledTranspose)[0], "var<workgroup> t0"));
     // Small, narrow, or of neighbours that share lines: read where they lie.
     for dims in [[100, 100], [8, 65536], [65536, 5]] {
         let mut s = Sketch::default();
