@@ -68,7 +68,7 @@ fn run(device: &Device, work: &Work, seconds: f64) -> Result<Line> {
     let operands_s = start.elapsed().as_secs_f64();
     let error = check::run(&ctx, work, &operands)?;
     let check_s = start.elapsed().as_secs_f64() - operands_s;
-    let pass = || ctx.pass(|p| operands.run(p, work).map(|_| ()));
+    let pass = || operands.run_all(&ctx, work);
     let times = peaks::time(&ctx, seconds, operands.runs(), &pass)?;
     let ms = times.best();
     let (amount, unit) = match work.cost {

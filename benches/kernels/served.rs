@@ -31,7 +31,7 @@ impl Peer for Served {
         let (ctx, at, operands) = self.open.as_ref().ok_or("no workload is open")?;
         let passes = times.div_ceil(operands.runs());
         for _ in 0..passes {
-            ctx.pass(|p| operands.run(p, &self.all[*at]).map(|_| ()))?;
+            operands.run_all(ctx, &self.all[*at])?;
         }
         ctx.sync()?;
         Ok(passes * operands.runs())

@@ -423,6 +423,9 @@ pub(crate) fn small() -> Vec<Work> {
 pub(crate) struct Operands {
     pub(crate) host: Vec<HostTensor>,
     copies: Vec<Vec<Kept>>,
+    /// Whether every run is a pass of its own: where a submission costs little, results are let go as soon as there are
+    /// new ones, as those of peers are.
+    apart: bool,
 }
 
 fn values(input: &Operand, salt: usize) -> Result<HostTensor> {
@@ -444,7 +447,7 @@ impl Operands {
         let count = copies(&work.row());
         let place = |x: &HostTensor| Kept::new(ctx, x.clone());
         let copies = (0..count).map(|_| host.iter().map(place).collect()).collect::<Result<_>>()?;
-        Ok(Operands { host, copies })
+        Ok(Operands { host, copies, apart: ctx.caps().kind == wgrad::DeviceKind::Cpu })
     }
 
     /// How many runs a pass makes.
@@ -457,10 +460,23 @@ impl Operands {
         (work.run)(&self.copies[0].iter().map(Kept::t).collect::<Vec<_>>())
     }
 
+    /// Runs the workload once on each copy.
+    pub(crate) fn run_all(&self, ctx: &Context, work: &Work) -> Result<()> {
+        let at_once = if self.apart { 1 } else { self.copies.len() };
+        for copies in self.copies.chunks(at_once) {
+            ctx.pass(|p| self.run_on(copies, p, work).map(|_| ()))?;
+        }
+        Ok(())
+    }
+
     /// Runs the workload once on each copy, in one submission.
     pub(crate) fn run(&self, pass: &Pass, work: &Work) -> Result<Vec<Tensor>> {
+        self.run_on(&self.copies, pass, work)
+    }
+
+    fn run_on(&self, copies: &[Vec<Kept>], pass: &Pass, work: &Work) -> Result<Vec<Tensor>> {
         let (mut results, mut computed) = (Vec::new(), Vec::new());
-        for copy in &self.copies {
+        for copy in copies {
             let x: Vec<Tensor> = copy.iter().map(Kept::t).collect();
             let found = (work.run)(&x)?;
             for (i, y) in found.iter().enumerate() {
