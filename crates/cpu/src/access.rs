@@ -180,6 +180,16 @@ impl Access {
         }
     }
 
+    /// Positions of a row, along which elements advance by `inner`, and how far it is from one row to the next: where
+    /// the index is that and nothing more.
+    pub(crate) fn by_rows(&self, inner: i64) -> Option<(usize, i64)> {
+        let [level] = &self.levels[..] else { return None };
+        match &level.axes[..] {
+            [rows, row] if rows.all() && row.all() && row.stride == inner => Some((row.size, rows.stride)),
+            _ => None,
+        }
+    }
+
     /// Whether position 0 is element 0, always.
     pub(crate) fn is_at_origin(&self) -> bool {
         !self.is_dynamic() && self.levels.len() == 1 && self.levels[0].offset == 0

@@ -4,10 +4,10 @@
 mod block;
 mod grad;
 
-use rayon::prelude::*;
 use wgrad_graph::{Attend, DType, Group, Heads, Index, Kind, Op, Out};
 
 use crate::gemm::{Mat, add_product};
+use crate::share::share;
 use block::{Block, QUERIES, Row, keys_of_block};
 
 /// Multiply-adds below which one thread is faster than several.
@@ -209,7 +209,9 @@ fn forward(problem: &Problem<'_>, y: &mut [f32], lse: &mut [f32], parallel: bool
     }
     if parallel {
         // The last queries of a causal attention see most keys: they come first.
-        tasks.into_par_iter().rev().for_each(|(at, first, y, lse)| queries(problem, at, first, y, lse));
+        share(tasks.len(), tasks.into_iter().rev(), |(at, first, y, lse)| {
+            queries(problem, at, first, y, lse)
+        });
     } else {
         tasks.into_iter().for_each(|(at, first, y, lse)| queries(problem, at, first, y, lse));
     }

@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
 use wgrad_graph::{Line, terms};
+
+use crate::share::share;
 
 /// Elements from which several threads gather.
 const PARALLEL: usize = 1 << 16;
@@ -55,7 +56,12 @@ impl Gather {
             }
         };
         if parallel && to.len() >= PARALLEL {
-            outer.par_iter().zip(to.par_chunks_exact_mut(inner.len())).for_each(row);
+            // A few rows at a time: each is little work.
+            let some = outer.len().div_ceil(rayon::current_num_threads() * 4);
+            let parts = outer.chunks(some).zip(to.chunks_mut(some * inner.len()));
+            share(outer.len() / some, parts, |(outer, to)| {
+                outer.iter().zip(to.chunks_exact_mut(inner.len())).for_each(row);
+            });
         } else {
             outer.iter().zip(to.chunks_exact_mut(inner.len())).for_each(row);
         }

@@ -4,7 +4,7 @@
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use wgrad_graph::{Binary, DType, Unary, bf16, f16};
 
-use crate::{math, philox::philox};
+use crate::{halves, math, philox::philox};
 
 /// Runs a loop compiled for the best instruction set of this machine.
 macro_rules! vectorised {
@@ -390,13 +390,14 @@ macro_rules! casts {
 pub(crate) fn cast(from: DType, to: DType, x: &[u8], y: &mut [u8]) {
     const AT_ONCE: usize = 256;
     match (from, to) {
-        (DType::F16 | DType::BF16, DType::F32) => widen(from, cast_slice(x), cast_slice_mut(y)),
+        (DType::F16 | DType::BF16, DType::F32) => halves::widen(from, cast_slice(x), cast_slice_mut(y)),
+        (DType::F32, DType::F16) => halves::narrow(cast_slice(x), cast_slice_mut(y)),
         (DType::F16 | DType::BF16, _) => {
             let mut wide = [0f32; AT_ONCE];
             let parts = x.chunks(AT_ONCE * 2).zip(y.chunks_mut(AT_ONCE * to.bytes()));
             for (x, y) in parts {
                 let wide = &mut wide[..x.len() / 2];
-                widen(from, cast_slice(x), wide);
+                halves::widen(from, cast_slice(x), wide);
                 cast_plain(DType::F32, to, cast_slice(wide), y);
             }
         }
@@ -419,6 +420,13 @@ vectorised! {
             DType::F16 => map(x, y, math::from_f16),
             _ => map(x, y, |x| f32::from_bits(u32::from(x) << 16)),
         }
+    }
+}
+
+vectorised! {
+    /// `y = x` as f16.
+    fn narrow<'a>(x: &'a [f32], y: &'a mut [u16]) {
+        map(x, y, math::to_f16);
     }
 }
 
@@ -539,6 +547,20 @@ pub(crate) fn counted(dtype: DType, at: &[i32], y: &mut [u8]) {
             for (y, at) in y.chunks_exact_mut(size).zip(at) {
                 y.copy_from_slice(&element(f64::from((*at).max(0)), dtype).0[..size]);
             }
+        }
+    }
+}
+
+vectorised! {
+    /// A step of AdamW with the numbers rate1, rate2, scale1, scale2, eps, decay, lr: `w`, `m` and `v` become the new
+    /// ones.
+    fn adamw<'a>(numbers: [f32; 7], g: &'a [f32], w: &'a mut [f32], m: &'a mut [f32], v: &'a mut [f32]) {
+        let [rate1, rate2, scale1, scale2, eps, decay, lr] = numbers;
+        for (((g, w), m), v) in g.iter().zip(w).zip(m).zip(v) {
+            *m += (g - *m) * rate1;
+            *v += (g * g - *v) * rate2;
+            let direction = *m * scale1 / ((*v * scale2).sqrt() + eps);
+            *w -= (direction + *w * decay) * lr;
         }
     }
 }

@@ -1,7 +1,13 @@
 //! Elements of a table at the places that indices tell.
 
+use std::ops::Range;
+
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use wgrad_graph::DType;
+
+use crate::access::{Access, Class};
+use crate::machine::{Chunk, Env, Operand, integer};
+use crate::program::{Code, Instr, Target};
 
 /// An index of any dtype.
 pub(crate) struct Wide(pub(crate) i64);
@@ -117,4 +123,75 @@ fn go<I: Pod + Into<Wide> + PartialEq, T: Pod>(
 
 fn all<I: Copy + PartialEq>(index: &[I], one: I) -> bool {
     index.iter().fold(true, |same, at| same & (*at == one))
+}
+
+/// A program that only looks up whole rows of a table: position `i * width + j` takes the element that is `j` after
+/// the first of the row that index `i` tells.
+#[derive(Clone, Debug)]
+pub(crate) struct Rows {
+    width: usize,
+    /// The indices, and how far one is from the next.
+    at: (usize, Access, i64),
+    at_dtype: DType,
+    /// The table, and how far what is looked up moves from one index to the next.
+    table: (usize, Access, i64),
+    along: i64,
+    limit: usize,
+    size: usize,
+    to: Access,
+}
+
+/// Rows narrower than this are no matter of moving memory.
+const MIN_WIDTH: usize = 16;
+
+impl Rows {
+    /// These instructions as rows of a table, if they are that.
+    pub(crate) fn find(instrs: &[Instr], targets: &[Target]) -> Option<Rows> {
+        let ([load, gather], [target]) = (instrs, targets) else { return None };
+        let Code::Load { operand: index, access: at } = &load.code else { return None };
+        let Code::Gather { operand, access, at: 0, stride, size } = &gather.code else { return None };
+        let [(width, step), (other, move_on)] = [at.by_rows(0)?, access.by_rows(1)?];
+        let fine =
+            width == other && width >= MIN_WIDTH && target.from == 1 && target.access.class == Class::Flat;
+        fine.then(|| Rows {
+            width,
+            at: (*index, at.clone(), step),
+            at_dtype: load.dtype,
+            table: (*operand, access.clone(), move_on),
+            along: *stride,
+            limit: *size,
+            size: gather.dtype.bytes(),
+            to: target.access.clone(),
+        })
+    }
+
+    /// Looks up a range of positions. Whether it did: operands may lie where something is written.
+    pub(crate) fn run(&self, env: Env<'_>, range: Range<usize>, chunks: &mut [Chunk<'_>]) -> bool {
+        let (Operand::Bytes { bytes: at, base: at_base }, Operand::Bytes { bytes: table, base }) =
+            (env.operands[self.at.0], env.operands[self.table.0])
+        else {
+            return false;
+        };
+        let chunk = &mut chunks[0];
+        let start = |access: &Access| access.start(env.scalars);
+        let (index, first, to) = (start(&self.at.1) - at_base, start(&self.table.1) - base, start(&self.to));
+        let (mut n, size) = (range.start, self.size);
+        let from = (n as i64 + to - chunk.base) as usize * size;
+        let mut out = &mut chunk.bytes[from..from + range.len() * size];
+        while n < range.end {
+            let (row, column) = (n / self.width, n % self.width);
+            let len = (self.width - column).min(range.end - n);
+            let (part, rest) = out.split_at_mut(len * size);
+            let v = integer(at, self.at_dtype, (index + row as i64 * self.at.2) as usize);
+            if (0..self.limit as i64).contains(&v) {
+                let element = first + row as i64 * self.table.2 + v * self.along + column as i64;
+                part.copy_from_slice(&table[element as usize * size..][..len * size]);
+            } else {
+                part.fill(0);
+                env.flag.raise(n, v, self.limit);
+            }
+            (out, n) = (rest, n + len);
+        }
+        true
+    }
 }

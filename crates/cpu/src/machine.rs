@@ -105,23 +105,30 @@ impl Drop for Machine<'_, '_> {
     }
 }
 
-/// Positions whose memory is touched at once, and instructions from which that pays.
-const AHEAD: usize = 8 * BLOCK;
-const AHEAD_INSTRS: usize = 4;
+/// Positions whose memory is touched at once, and instructions from which that pays: a block at a time while the
+/// processor fetches ahead by itself, more where it forgets to over long programs.
+const AHEAD: [(usize, usize); 2] = [(BLOCK, 4), (8 * BLOCK, 8)];
 
 /// Runs `program` over `range`, of which much is in the cache.
 pub(crate) fn run(program: &Program, env: Env<'_>, range: Range<usize>, chunks: &mut [Chunk<'_>]) {
-    blocks(program, env, range, chunks, false);
+    blocks(program, env, range, chunks, None);
 }
 
 /// Runs `program` over `range` of operands that come from memory.
 pub(crate) fn run_streams(program: &Program, env: Env<'_>, range: Range<usize>, chunks: &mut [Chunk<'_>]) {
-    let pays = program.instrs.len() >= AHEAD_INSTRS && range.len() > AHEAD;
-    blocks(program, env, range, chunks, pays);
+    let touched =
+        AHEAD.iter().rfind(|(_, instrs)| program.instrs.len() >= *instrs).map(|(positions, _)| *positions);
+    blocks(program, env, range.clone(), chunks, touched.filter(|positions| range.len() > *positions));
 }
 
-fn blocks(program: &Program, env: Env<'_>, range: Range<usize>, chunks: &mut [Chunk<'_>], touched: bool) {
-    if range.is_empty() {
+fn blocks(
+    program: &Program,
+    env: Env<'_>,
+    range: Range<usize>,
+    chunks: &mut [Chunk<'_>],
+    touched: Option<usize>,
+) {
+    if range.is_empty() || program.known.as_ref().is_some_and(|known| known.run(env, range.clone(), chunks)) {
         return;
     }
     let mut machine = Machine::new(program, env, chunks);
@@ -129,16 +136,17 @@ fn blocks(program: &Program, env: Env<'_>, range: Range<usize>, chunks: &mut [Ch
     let mut n = range.start;
     while n < range.end {
         let len = BLOCK.min(range.end - n);
-        if touched && (n - range.start).is_multiple_of(AHEAD) {
-            ahead(program, env, n..(n + AHEAD).min(range.end), machine.chunks);
+        if let Some(positions) = touched.filter(|positions| (n - range.start).is_multiple_of(*positions)) {
+            let chunks = if positions > BLOCK { &*machine.chunks } else { &[] };
+            ahead(program, env, n..(n + positions).min(range.end), chunks);
         }
         machine.block(n, len);
         n += len;
     }
 }
 
-/// Reads a byte of each cache line that the positions of `range` read and write in order: the blocks then find in
-/// the cache what each of several streams would wait for.
+/// Reads a byte of each cache line that the positions of `range` read in order, and write, where `chunks` are given: the
+/// blocks then find in the cache what each of several streams would wait for.
 fn ahead(program: &Program, env: Env<'_>, range: Range<usize>, chunks: &[Chunk<'_>]) {
     let (n, len) = (range.start as i64, range.len());
     for instr in &program.instrs {
@@ -212,9 +220,21 @@ impl<'m, 'c> Machine<'m, 'c> {
         self.get(self.program.roots[i], len)
     }
 
-    /// The elements from those positions on, where the program does nothing but read them as they lie.
-    pub(crate) fn plain<const N: usize>(&self, from: [usize; N], len: usize) -> Option<[&'m [u8]; N]> {
-        let [instr] = &self.program.instrs[..] else { return None };
+    /// The elements from those positions on, and their dtype, where the program does nothing but read them as they
+    /// lie, and take halves for f32.
+    pub(crate) fn plain<const N: usize>(
+        &self,
+        from: [usize; N],
+        len: usize,
+    ) -> Option<([&'m [u8]; N], DType)> {
+        let instr = match &self.program.instrs[..] {
+            [instr] => instr,
+            [instr, cast] if matches!(cast.code, Code::Cast { .. }) && cast.dtype == DType::F32 => instr,
+            _ => return None,
+        };
+        if self.program.instrs.len() > 1 && !matches!(instr.dtype, DType::F16 | DType::BF16) {
+            return None;
+        }
         let Code::Load { operand, access } = &instr.code else { return None };
         let Operand::Bytes { bytes, .. } = self.env.operands[*operand] else { return None };
         let mut found = [bytes; N];
@@ -222,7 +242,7 @@ impl<'m, 'c> Machine<'m, 'c> {
             let start = self.borrowed(*operand, access, n, len)? * instr.dtype.bytes();
             *found = &bytes[start..start + len * instr.dtype.bytes()];
         }
-        Some(found)
+        Some((found, instr.dtype))
     }
 
     pub(crate) fn fill_uniforms(&mut self, len: usize) {

@@ -8,6 +8,7 @@ use wgrad_graph::{Binary, Body, DType, Expr, ExprId, Store, Unary};
 use crate::access::{Access, Class, Turned};
 use crate::digits::Digits;
 use crate::kernels::{self, Pair};
+use crate::known::Known;
 
 mod pairs;
 
@@ -139,6 +140,8 @@ pub(crate) struct Program {
     pub(crate) splits: bool,
     /// Indices whose elements are computed for a block at once.
     pub(crate) tables: Vec<Digits>,
+    /// What the program is, where a loop of its own runs it.
+    pub(crate) known: Option<Known>,
 }
 
 /// The space that a program iterates over.
@@ -194,6 +197,7 @@ impl Program {
             .collect();
         let mut targets = targets;
         let mut roots: Vec<InstrId> = roots.iter().map(|x| ids[x]).collect();
+        let known = Known::find(&instrs, &targets).filter(|_| roots.is_empty());
         pairs::join(&mut instrs, &mut roots, &mut targets);
         let splits = targets.iter().all(|t| t.flat || t.access.is_monotonic());
         let (slots, slot_bytes) = place(&mut instrs, &roots, &targets);
@@ -209,7 +213,7 @@ impl Program {
                 tables.len() - 1
             }));
         }
-        Program { elems, instrs, slots, slot_bytes, targets, roots, splits, tables }
+        Program { elems, instrs, slots, slot_bytes, targets, roots, splits, tables, known }
     }
 
     /// Makes loads that read columns of large values read copies instead, which follow the operands
@@ -222,6 +226,7 @@ impl Program {
         for instr in &mut self.instrs {
             let Code::Load { operand, access } = &mut instr.code else { continue };
             let Some(found) = access.turned().filter(|_| *operand < accs) else { continue };
+            self.known = None;
             let wanted = (*operand, instr.dtype, found);
             let at = turned.iter().position(|t| *t == wanted).unwrap_or_else(|| {
                 turned.push(wanted);
@@ -266,7 +271,11 @@ impl Program {
 
     /// A measure of the work: instructions times elements.
     pub(crate) fn work(&self) -> usize {
-        self.elems * self.instrs.len().max(1)
+        match self.known {
+            // Little but moving memory.
+            Some(Known::Rows(_)) => self.elems / 2,
+            _ => self.elems * self.instrs.len().max(1),
+        }
     }
 }
 

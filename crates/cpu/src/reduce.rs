@@ -3,13 +3,15 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
+use bytemuck::cast_slice;
 use wgrad_graph::{AccKind, DType, Expr, Group, Reduce};
 
 use crate::fold::{self, CHUNK};
+use crate::halves;
 use crate::machine::{Chunk, Env, Machine};
 use crate::memory::{self, Block};
 use crate::program::{BLOCK, Program, Space};
+use crate::share::share;
 use crate::tail;
 
 /// Columns from which rows are taken one by one; narrower ones are taken as one flat run.
@@ -165,7 +167,7 @@ impl Reduction {
         };
         match tasks.len() {
             0 | 1 => tasks.into_iter().for_each(work),
-            _ => tasks.into_par_iter().for_each(work),
+            _ => share(tasks.len(), tasks.into_iter(), work),
         }
         self.combine(&mut blocks, &mut extremes, self.pre);
         blocks
@@ -203,9 +205,23 @@ impl Reduction {
         if let [(AccKind::Reduce(kind), dtype)] = self.accs[..]
             && r.is_multiple_of(CHUNK)
             && r > 0
-            && let Some([x]) = machine.plain([units.start * CHUNK], units.len() * CHUNK)
+            && let Some(([x], from)) = machine.plain([units.start * CHUNK], units.len() * CHUNK)
         {
-            return fold::rows(kind, dtype, x, CHUNK, &mut accs[0].bytes[..units.len() * dtype.bytes()]);
+            let y = &mut accs[0].bytes[..units.len() * dtype.bytes()];
+            if from == dtype {
+                return fold::rows(kind, dtype, x, CHUNK, y);
+            }
+            if let (Reduce::Sum, DType::F16) = (kind, from)
+                && halves::sums(cast_slice(x), bytemuck::cast_slice_mut(y))
+            {
+                return;
+            }
+            let mut wide = [0f32; CHUNK];
+            for (x, y) in x.chunks_exact(CHUNK * from.bytes()).zip(y.chunks_exact_mut(dtype.bytes())) {
+                halves::widen(from, cast_slice(x), &mut wide);
+                fold::rows(kind, dtype, cast_slice(&wide), CHUNK, y);
+            }
+            return;
         }
         let mut lanes: Vec<Block> =
             self.accs.iter().map(|acc| memory::scratch(fold::LANES * Self::lane(acc))).collect();
@@ -281,9 +297,12 @@ impl Reduction {
                     let acc = &mut state[0].bytes_mut()[lane * size..(lane + 1) * size];
                     let at = |row: usize, j: usize| start + (row + j * lanes) * self.width + from;
                     while row + (fold::STACK - 1) * lanes < count
-                        && let Some(rows) = machine.plain(std::array::from_fn(|j| at(row, j)), width)
+                        && let Some((rows, from)) = machine.plain(std::array::from_fn(|j| at(row, j)), width)
                     {
-                        fold::stack(kind, dtype, acc, rows);
+                        match from == dtype {
+                            true => fold::stack(kind, dtype, acc, rows),
+                            false => stack_halves(kind, from, acc, rows),
+                        }
                         row += fold::STACK * lanes;
                     }
                 }
@@ -353,6 +372,21 @@ impl Reduction {
                 }
             }
         }
+    }
+}
+
+/// As [`fold::stack`] into lanes for f32, of halves.
+fn stack_halves(kind: Reduce, from: DType, acc: &mut [u8], rows: [&[u8]; fold::STACK]) {
+    const AT_ONCE: usize = 256;
+    let mut wide = [[0f32; AT_ONCE]; fold::STACK];
+    let (count, lane) = (rows[0].len() / from.bytes(), fold::wide(kind, DType::F32).bytes());
+    for first in (0..count).step_by(AT_ONCE) {
+        let end = count.min(first + AT_ONCE);
+        for (wide, row) in wide.iter_mut().zip(rows) {
+            halves::widen(from, &cast_slice(row)[first..end], &mut wide[..end - first]);
+        }
+        let wide = wide.each_ref().map(|wide| cast_slice(&wide[..end - first]));
+        fold::stack(kind, DType::F32, &mut acc[first * lane..end * lane], wide);
     }
 }
 
@@ -440,11 +474,11 @@ fn argument(max: bool, dtype: DType, x: &[u8], index: usize, width: usize, acc: 
     }
     let how = (max, index, width);
     match dtype {
-        DType::F32 => go::<f32>(bytemuck::cast_slice(x), how, found, extremes),
-        DType::F64 => go::<f64>(bytemuck::cast_slice(x), how, found, extremes),
-        DType::I32 => go::<i32>(bytemuck::cast_slice(x), how, found, extremes),
-        DType::U32 => go::<u32>(bytemuck::cast_slice(x), how, found, extremes),
-        DType::I64 => go::<i64>(bytemuck::cast_slice(x), how, found, extremes),
+        DType::F32 => go::<f32>(cast_slice(x), how, found, extremes),
+        DType::F64 => go::<f64>(cast_slice(x), how, found, extremes),
+        DType::I32 => go::<i32>(cast_slice(x), how, found, extremes),
+        DType::U32 => go::<u32>(cast_slice(x), how, found, extremes),
+        DType::I64 => go::<i64>(cast_slice(x), how, found, extremes),
         DType::Bool | DType::U8 | DType::F16 | DType::BF16 => {
             unreachable!("not reduced, checked when recorded")
         }
@@ -453,7 +487,7 @@ fn argument(max: bool, dtype: DType, x: &[u8], index: usize, width: usize, acc: 
 
 /// The first place of a float, or of NaN.
 fn first_of<T: bytemuck::Pod + PartialOrd>(x: &[u8], best: &[u8]) -> usize {
-    let (x, best): (&[T], T) = (bytemuck::cast_slice(x), bytemuck::pod_read_unaligned(best));
+    let (x, best): (&[T], T) = (cast_slice(x), bytemuck::pod_read_unaligned(best));
     let nan = best.partial_cmp(&best).is_none();
     x.iter().position(|x| *x == best || nan && x.partial_cmp(x).is_none()).unwrap_or(0)
 }

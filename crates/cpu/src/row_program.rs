@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
 use smallvec::SmallVec;
 use wgrad_graph::{Body, DType, Expr, ExprId, Group, Index, RowStage, Store};
 
@@ -11,6 +10,7 @@ use crate::machine::{self, Chunk, Env, Machine, Operand};
 use crate::memory::{self, Block};
 use crate::program::{BLOCK, Program, Space};
 use crate::reduce::Reduction;
+use crate::share::share;
 use crate::tail;
 
 /// Bytes of the rows that are worked on at once: half of a common second cache.
@@ -269,7 +269,7 @@ impl RowProgram {
         };
         match tasks.len() {
             0 | 1 => tasks.into_iter().for_each(work),
-            _ => tasks.into_par_iter().for_each(work),
+            _ => share(tasks.len(), tasks.into_iter(), work),
         }
     }
 

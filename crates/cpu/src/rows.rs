@@ -4,10 +4,9 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use crate::machine::{self, Chunk, Env, Flag, Operand};
 use crate::memory::Block;
+use crate::share::share;
 use crate::step::{Arena, Compiled, Mem, Work, bytes_of};
 use crate::tail;
 
@@ -156,7 +155,7 @@ impl Run {
         };
         match tasks.len() {
             1 => tasks.into_iter().for_each(task),
-            _ => tasks.into_par_iter().for_each(task),
+            _ => share(tasks.len(), tasks.into_iter(), task),
         }
         for (memory, _, mem) in taken {
             arena.mems[memory] = mem;

@@ -2,9 +2,9 @@
 //! advance together, so that neighbours in memory are read together.
 
 use bytemuck::Pod;
-use rayon::prelude::*;
 use wgrad_graph::{DType, Lines, Scan};
 
+use crate::share::share;
 use crate::tail;
 use crate::whole::Whole;
 
@@ -201,7 +201,7 @@ impl Walk {
         if parts == 1 {
             tasks.into_iter().for_each(task);
         } else {
-            tasks.into_par_iter().for_each(task);
+            share(tasks.len(), tasks.into_iter(), task);
         }
     }
 }

@@ -1,13 +1,19 @@
 //! Scatter: every thread owns a part of the output's memory, scans all values in order, and combines
 //! those that fall into its part; so each element receives its terms in ascending order.
 
-use rayon::prelude::*;
 use wgrad_graph::{DType, Group, Kind, Reduce};
 
 use crate::access::{Access, Class};
 use crate::lookup::Wide;
 use crate::machine::{Flag, Operand, integer};
+use crate::share::share;
 use crate::tail;
+
+/// Single values that are looked at before those of a part are combined.
+const AT_ONCE: usize = 512;
+
+/// Bytes of results that lie in a cache.
+const CACHED: usize = 4 << 20;
 
 /// A compiled scatter. Accesses iterate over `[i, columns..]`.
 #[derive(Debug)]
@@ -144,7 +150,10 @@ impl Scatter {
     ) {
         let src: &[T] = bytemuck::cast_slice(src);
         let out: &mut [T] = bytemuck::cast_slice_mut(out);
-        let step = out.len().div_ceil(tail::parts(self.elems).min(rayon::current_num_threads())).max(1);
+        // Every part looks at all values: that takes longer than to add them where those find their places in the cache.
+        let single = self.columns == 1 && size_of_val(out) <= CACHED;
+        let parts = if single { 1 } else { tail::parts(self.elems).min(rayon::current_num_threads()) };
+        let step = out.len().div_ceil(parts).max(1);
         let part = |(i, out): (usize, &mut [T])| {
             out.fill(T::none(self.kind));
             let first = (i * step) as i64;
@@ -154,7 +163,7 @@ impl Scatter {
         if step >= out.len() {
             part((0, out));
         } else {
-            out.par_chunks_mut(step).enumerate().for_each(part);
+            share(parts, out.chunks_mut(step).enumerate(), part);
         }
     }
 
@@ -232,15 +241,42 @@ impl Scatter {
         let at = &bytemuck::cast_slice::<_, I>(from.at)[at..at + self.count];
         let src = &from.src[value..value + self.count];
         let Some(first) = self.to.element(0, from.scalars).map(|to| to - from.first) else { return };
-        for (i, (at, x)) in at.iter().zip(src).enumerate() {
-            let Wide(v) = (*at).into();
-            if (v as u64) < self.size as u64 {
-                // Below 0 is far past the end as well.
-                if let Some(y) = out.get_mut((first + v * self.stride) as usize) {
+        let last = first + (self.size as i64 - 1) * self.stride;
+        if first.min(last) >= 0 && first.max(last) < out.len() as i64 {
+            for (i, (at, x)) in at.iter().zip(src).enumerate() {
+                let Wide(v) = (*at).into();
+                if (v as u64) < self.size as u64 {
+                    let y = &mut out[(first + v * self.stride) as usize];
                     *y = join(*y, *x);
+                } else if let Some(flag) = from.flag {
+                    flag.raise(i, v, self.size);
                 }
-            } else if let Some(flag) = from.flag {
-                flag.raise(i, v, self.size);
+            }
+            return;
+        }
+        let mut own = [(0usize, T::zeroed()); AT_ONCE];
+        for (number, (at, src)) in at.chunks(AT_ONCE).zip(src.chunks(AT_ONCE)).enumerate() {
+            // Those of this part first, without a jump for each: which they are, nobody can foretell.
+            let (mut count, mut outside) = (0, false);
+            for (at, x) in at.iter().zip(src) {
+                let Wide(v) = (*at).into();
+                let to = (first + v.wrapping_mul(self.stride)) as usize;
+                // Below 0 is far past the end as well.
+                let inside = (v as u64) < self.size as u64;
+                own[count % AT_ONCE] = (to, *x);
+                count += usize::from(inside & (to < out.len()));
+                outside |= !inside;
+            }
+            for (to, x) in &own[..count] {
+                out[*to] = join(out[*to], *x);
+            }
+            if let (true, Some(flag)) = (outside, from.flag) {
+                for (i, at) in at.iter().enumerate() {
+                    let Wide(v) = (*at).into();
+                    if (v as u64) >= self.size as u64 {
+                        flag.raise(number * AT_ONCE + i, v, self.size);
+                    }
+                }
             }
         }
     }

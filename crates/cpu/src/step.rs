@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use rayon::prelude::*;
 use smallvec::SmallVec;
 use wgrad_graph::{
     Body, Caps, DType, Error, ErrorKind, Fast, Graph, Group, Kind, Loc, Op, Out, Plan, Step, Val,
@@ -18,6 +17,7 @@ use crate::program::{Code, Program, Space};
 use crate::reduce::Reduction;
 use crate::row_program::RowProgram;
 use crate::scatter::Scatter;
+use crate::share::share;
 use crate::whole::{self, Whole};
 use crate::{custom, kernels, tail, turn};
 
@@ -137,6 +137,9 @@ impl Compiled {
             }
             _ => tail_program(group),
         };
+        if !caps.allows(Fast::Fusion) {
+            tail.known = None;
+        }
         let same_place = |o: usize, k: usize| match work {
             Work::Rows(_) => RowProgram::in_place(group, o, k),
             _ => k < tail.targets.len() && tail.in_place(o, k),
@@ -462,7 +465,7 @@ impl Compiled {
             let parts = batches.min(rayon::current_num_threads() * 4);
             let cuts = tail::cuts(self.tail.elems, product.elems(), parts);
             let parts = tail::split(&self.tail, env.scalars, outs, cuts);
-            parts.into_par_iter().for_each(|(range, mut chunks)| {
+            share(parts.len(), parts.into_iter(), |(range, mut chunks)| {
                 let first = range.start / product.elems();
                 if let Some(k) = direct {
                     product.run(a, b, first, chunks[k].bytes, false);
@@ -511,7 +514,7 @@ impl Compiled {
                 };
                 match parts.len() {
                     1 => parts.drain(..).for_each(run),
-                    _ => parts.par_drain(..).for_each(run),
+                    _ => share(parts.len(), parts.drain(..), run),
                 }
             });
             return;

@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
 use smallvec::SmallVec;
 
 use crate::machine::{self, Chunk, Env, Operand};
 use crate::memory::{self, Block};
 use crate::program::{BLOCK, Program};
+use crate::share::share;
 use crate::turn;
 
 /// Work (instructions times elements) below which one thread is faster than several.
@@ -86,7 +86,7 @@ pub(crate) fn run_bands(
     };
     match parts.len() {
         1 => parts.into_iter().for_each(run),
-        _ => parts.into_par_iter().for_each(run),
+        _ => share(parts.len(), parts.into_iter(), run),
     }
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn run(program: &Program, env: Env<'_>, outs: Vec<&mut [u8]>) {
         return;
     }
     let parts = split(program, env.scalars, outs, cuts(program.elems, BLOCK, parts));
-    parts
-        .into_par_iter()
-        .for_each(|(range, mut chunks)| machine::run_streams(program, env, range, &mut chunks));
+    share(parts.len(), parts.into_iter(), |(range, mut chunks)| {
+        machine::run_streams(program, env, range, &mut chunks);
+    });
 }

@@ -2,6 +2,7 @@
 
 mod attention;
 mod device;
+mod known;
 mod random;
 mod rows;
 mod steps;

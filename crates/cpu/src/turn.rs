@@ -1,10 +1,10 @@
 //! Copies of values that a program would read by columns: tile by tile through the first cache.
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
-use rayon::prelude::*;
 use wgrad_graph::DType;
 
 use crate::access::Turned;
+use crate::share::share;
 use crate::tail;
 
 /// Sides of a tile: neighbours read together, neighbours written together.
@@ -63,7 +63,7 @@ pub(crate) fn typed<T: Pod + Send + Sync>(turned: &Turned, x: &[T], y: &mut [T])
         }
         let band = |(i, y): (usize, &mut [T])| rows(&rest[1..], x, start + (i * ROWS) as i64, row, y);
         match parallel {
-            true => y.par_chunks_mut(ROWS * row).enumerate().for_each(band),
+            true => share(y.len() / (ROWS * row), y.chunks_mut(ROWS * row).enumerate(), band),
             false => y.chunks_mut(ROWS * row).enumerate().for_each(band),
         }
     }

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
 use wgrad_graph::Heads;
 
 use super::Problem;
 use super::block::{Block, QUERIES, keys_of_block, slopes, transposed};
 use crate::gemm::{Mat, add_product};
+use crate::share::share;
 
 /// A part of the gradients of queries, keys and values.
 type Piece<'a> = ((&'a mut [f32], &'a mut [f32]), &'a mut [f32]);
@@ -53,7 +53,7 @@ pub(super) fn run(problem: &Problem<'_>, [dq, dk, dv]: [&mut [f32]; 3], parallel
             }
         };
         if parallel {
-            tasks.into_par_iter().for_each(one);
+            share(tasks.len(), tasks.into_iter(), one);
         } else {
             tasks.into_iter().for_each(one);
         }
@@ -71,7 +71,7 @@ pub(super) fn run(problem: &Problem<'_>, [dq, dk, dv]: [&mut [f32]; 3], parallel
             tasks.push((n, keys, [k, v]));
         }
     }
-    tasks.into_par_iter().for_each(|(n, keys, [k, v])| {
+    share(tasks.len(), tasks.into_iter(), |(n, keys, [k, v])| {
         let mut work = Work::default();
         for t in 0..shared {
             for first in (0..l).step_by(QUERIES) {
@@ -99,7 +99,7 @@ pub(super) fn run(problem: &Problem<'_>, [dq, dk, dv]: [&mut [f32]; 3], parallel
             tasks.push((n, rows, own));
         }
     }
-    tasks.into_par_iter().rev().for_each(|(n, rows, dq)| {
+    share(tasks.len(), tasks.into_iter().rev(), |(n, rows, dq)| {
         let mut work = Work::default();
         for start in (0..problem.attend.seen(rows.end - 1, s)).step_by(step) {
             let keys = start..s.min(start + step);

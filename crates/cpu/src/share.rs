@@ -1,0 +1,110 @@
+//! Tasks that the threads of the pool take one after the other.
+//!
+//! Who calls works too, and waits for nobody but those who are in the middle of a task, and for them awake; who has
+//! helped stays awake for a while, for what is shared next. To yield, as rayon does at its joins, gives the core to
+//! whatever else the machine has to do, for milliseconds.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Turns that are waited awake: some 100 us.
+const TURNS: usize = 4096;
+/// Turns that the pool needs to note that a thread is done.
+const LAST_TURNS: usize = 16;
+
+/// Turns that a thread waits awake for what is shared next: some 100 us.
+const MORE_TURNS: usize = 4096;
+
+/// Counts what was shared.
+static SHARED: AtomicUsize = AtomicUsize::new(0);
+
+/// Stays awake until something is shared, for a while.
+fn linger(since: usize) {
+    let mut left = MORE_TURNS;
+    while left > 0 && SHARED.load(Ordering::Relaxed) == since {
+        std::hint::spin_loop();
+        left -= 1;
+    }
+}
+
+/// One more thread at work, for as long as this lives.
+struct Busy<'a>(&'a AtomicUsize);
+
+impl<'a> Busy<'a> {
+    fn new(threads: &'a AtomicUsize) -> Busy<'a> {
+        threads.fetch_add(1, Ordering::Relaxed);
+        Busy(threads)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Runs `work` on each of `count` tasks or so, on any thread.
+pub(crate) fn share<T: Send>(count: usize, tasks: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
+    let threads = rayon::current_num_threads().min(count);
+    if threads < 2 {
+        return tasks.for_each(work);
+    }
+    let (tasks, helping) = (Mutex::new(tasks), AtomicUsize::new(0));
+    let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let run = || {
+        while let Some(task) = next() {
+            work(task);
+        }
+    };
+    rayon::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(|_| {
+                let _busy = Busy::new(&helping);
+                run();
+                let (since, here) = (SHARED.load(Ordering::Relaxed), rayon::current_thread_index());
+                // Another thread that finds this has something to do.
+                rayon::spawn(move || {
+                    if rayon::current_thread_index() == here {
+                        linger(since);
+                    }
+                });
+            });
+        }
+        SHARED.fetch_add(1, Ordering::Relaxed);
+        run();
+        for turns in [TURNS, LAST_TURNS] {
+            let mut left = turns;
+            while left > 0 && (turns == LAST_TURNS || helping.load(Ordering::Acquire) > 0) {
+                std::hint::spin_loop();
+                left -= 1;
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_is_done_once() {
+        for count in [0, 1, 2, 7, 1000] {
+            let mut done = vec![0u32; count];
+            share(count, done.iter_mut().enumerate(), |(i, done)| *done += i as u32 + 1);
+            assert!(done.iter().enumerate().all(|(i, done)| *done == i as u32 + 1), "{count}");
+        }
+    }
+
+    #[test]
+    fn tasks_share_their_own_work() {
+        let mut all = [[0u32; 50]; 40];
+        share(40, all.iter_mut(), |row| share(50, row.iter_mut(), |x| *x += 1));
+        assert_eq!(all, [[1; 50]; 40]);
+    }
+
+    #[test]
+    #[should_panic(expected = "task 3")]
+    fn a_panic_arrives() {
+        share(8, 0..8, |i| assert!(i != 3, "task {i}"));
+    }
+}
