@@ -12,6 +12,7 @@ use crate::devices::oracle;
 crate::suite![
     plain: ;
     device: turned_tiles, turned_operands_in_larger_kernels, sorting_by_digits, positions_in_order, scans_in_chunks,
+        eight_neighbours_at_a_time, few_long_reductions,
 ];
 
 /// Something recorded, and what it is called.
@@ -250,6 +251,66 @@ fn scans_in_chunks(subject: &Subject) {
             let (y, i) = small(p, dims, DType::F32, 3).cummax(*axis);
             made.extend([(format!("cummax {dims:?}"), y), (format!("its places {dims:?}"), i)]);
             made.push((format!("recur {dims:?}"), (x * 0.9).recur(*axis, x + 0.1)));
+        }
+        made
+    });
+}
+
+/// From 16384 points on, drivers on a CPU move eight neighbours as words of 64 bits, whatever their dtype.
+fn eight_neighbours_at_a_time(subject: &Subject) {
+    agree(subject, 1e-3, |p| {
+        let of = |dtype: DType, step: i32, dims: [usize; 2]| {
+            let count = (dims[0] * dims[1]) as i32;
+            let whole = ((p.arange(0..count) * step) & 63) - 31;
+            whole.cast(dtype).reshape(dims)
+        };
+        let mut made: Made = Vec::new();
+        let dims = [80, 328];
+        for dtype in [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U8, DType::I64] {
+            let (x, y) = (of(dtype, 7, dims), of(dtype, 5, dims));
+            made.push((format!("{dtype:?}"), x * 2.0 + y));
+            made.push((format!("{dtype:?} compared"), x.le(y)));
+            made.push((format!("{dtype:?} chosen"), x.le(y).select(x, y)));
+        }
+        let (x, h) = (of(DType::F32, 7, dims), of(DType::F16, 11, dims));
+        let (row, column) = (of(DType::F32, 3, [1, 328]), of(DType::F32, 3, [80, 1]));
+        let turned = of(DType::F32, 13, [328, 80]).t();
+        let tall = of(DType::F32, 9, [90, 344]);
+        made.push(("mixed".into(), x + h.cast(DType::F32)));
+        made.push(("a row".into(), x * row));
+        made.push(("a column".into(), x * column + row));
+        made.push(("turned".into(), x + turned));
+        for (rows, columns) in [(10, 16), (3, 8), (3, 4), (1, 5)] {
+            let part = tall.slice(0, rows..rows + 80).slice(1, columns..columns + 328);
+            made.push((format!("from {rows}, {columns}"), x - part));
+        }
+        for (before, after) in [(8, 16), (4, 12), (3, 5)] {
+            let padded = x.pad(&[(0, 0), (before, after)], 0.5);
+            made.push((format!("padded by {before} and {after}"), padded * 2.0));
+        }
+        made.push(("no whole eights".into(), of(DType::F32, 7, [79, 212]) * 3.0));
+        made.push(("no whole quads".into(), of(DType::F16, 7, [129, 131]) * 3.0));
+        made
+    });
+}
+
+/// Few results of many elements are cut into stretches, one a lane.
+fn few_long_reductions(subject: &Subject) {
+    agree(subject, 1e-4, |p| {
+        let of = |dims: &[usize]| {
+            let count = dims.iter().product::<usize>() as i32;
+            let whole = ((p.arange(0..count) * 7) & 1023) - 400;
+            whole.cast(DType::F32).reshape(dims)
+        };
+        let mut made: Made = Vec::new();
+        for dims in [[1, 70_001], [3, 8192], [200, 1100], [5003, 3], [1 << 16, 2], [4096, 8]] {
+            for axis in [0, 1] {
+                let x = of(&dims);
+                made.push((format!("sum of {dims:?} along {axis}"), x.sum(axis)));
+                made.push((format!("largest of {dims:?} along {axis}"), x.max(axis)));
+                made.push((format!("where, of {dims:?} along {axis}"), x.argmax(axis)));
+            }
+            made.push((format!("mean of {dims:?}"), of(&dims).cast(DType::F16).mean(..)));
         }
         made
     });

@@ -19,15 +19,15 @@ fn wg_from_f16(h: u32) -> f32 {
 
 fn wg_to_f16(x: f32) -> u32 {
     let b = bitcast<u32>(x);
-    let a = b & 0x7fffffffu;
-    let normal = (a + 0xfffu + ((a >> 13u) & 1u) - 0x38000000u) >> 13u;
-    // The significand as a multiple of 2^-24; past 25 bits nothing is left of it.
-    let shift = clamp(126u - min(a >> 23u, 126u), 1u, 25u);
-    let m = (a & 0x7fffffu) | 0x800000u;
-    let small = (m + (1u << (shift - 1u)) - 1u + ((m >> shift) & 1u)) >> shift;
-    let finite = select(normal, small, a < 0x38800000u);
-    let beyond = select(0x7c00u, 0x7e00u, a > 0x7f800000u);
-    return ((b >> 16u) & 0x8000u) | select(finite, beyond, a >= 0x477ff000u);
+    let magnitude = bitcast<i32>(b & 0x7fffffffu);
+    // What is past the largest half is infinity, which is what rounding makes of 65536.
+    let a = min(magnitude, 0x47800000);
+    let normal = (a + ((a >> 13u) & 1) - 0x37fff001) >> 13u;
+    // Beside 0.5 the last bit of an f32 is 2^-25: it is rounded to multiples of 2^-24, which a subnormal half counts.
+    let small = bitcast<i32>(bitcast<f32>(a) + 0.5) - 0x3f000000;
+    let number = select(normal, small, a < 0x38800000);
+    let bits = select(number, 0x7e00, magnitude > 0x7f800000);
+    return bitcast<u32>(bits) | ((b >> 16u) & 0x8000u);
 }
 
 fn wg_from_f16_quad(h: vec4<u32>) -> vec4<f32> {

@@ -13,6 +13,8 @@ pub const INTEGER: &str = include_str!("integer.wgsl");
 pub const CAST: &str = include_str!("cast.wgsl");
 /// Floats of 16 bits.
 pub const HALF: &str = include_str!("half.wgsl");
+/// Neighbours in words of 64 bits.
+pub const LONG: &str = include_str!("long.wgsl");
 /// The test of words of 16 bits.
 pub const NATIVE_HALF: &str = include_str!("native_half.wgsl");
 /// The test of the driver's conversions of halves.
@@ -87,13 +89,14 @@ pub const MATRIX_LU: &str = include_str!("matrix_lu.wgsl");
 pub const ATTENTION_TILE: &str = include_str!("attention_tile.wgsl");
 
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 39] = [
+pub const ALL: [(&str, &str); 40] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
     ("inverse", INVERSE),
     ("integer", INTEGER),
     ("cast", CAST),
     ("half", HALF),
+    ("long", LONG),
     ("native_half", NATIVE_HALF),
     ("packed_half", PACKED_HALF),
     ("int64", INT64),
@@ -130,5 +133,5 @@ pub const ALL: [(&str, &str); 39] = [
 ];
 
 /// The files of functions, of which one may call another's.
-pub const FUNCTIONS: [&str; 9] =
-    [MATH, TRANSCENDENTAL, INVERSE, INTEGER, CAST, HALF, INT64, INT64_MORE, RANDOM];
+pub const FUNCTIONS: [&str; 10] =
+    [MATH, TRANSCENDENTAL, INVERSE, INTEGER, CAST, HALF, LONG, INT64, INT64_MORE, RANDOM];

@@ -69,6 +69,7 @@ impl Cpu {
             f64: true,
             wide: false,
             native_half: false,
+            long_words: false,
             off: Off::of_env(),
             half_factors: false,
             cooperative: false,

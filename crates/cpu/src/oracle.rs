@@ -52,6 +52,7 @@ impl Oracle {
             f64: true,
             wide: true,
             native_half: false,
+            long_words: false,
             off: Off::default(),
             half_factors: false,
             cooperative: false,

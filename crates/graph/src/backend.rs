@@ -56,6 +56,9 @@ pub struct Caps {
     /// Whether kernels have words of 16 bits, so that any invocation writes a half by itself; else two halves
     /// lie in a word, and what writes them writes both.
     pub native_half: bool,
+    /// Whether kernels move neighbouring elements as words of 64 bits: a driver that runs them on the CPU takes a turn
+    /// for each word of each invocation, whatever its size.
+    pub long_words: bool,
     /// The fast paths that are not to be taken.
     pub off: Off,
     /// Whether products take factors of 16 bits as they lie in memory; else they are widened by a kernel

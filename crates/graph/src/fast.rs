@@ -41,6 +41,8 @@ pub enum Fast {
     SharedRows,
     /// Halves as words of 16 bits, where the adapter has those.
     NativeHalf,
+    /// Two words moved as one of 64 bits, where a driver takes as long for either.
+    LongWords,
     /// Halves converted by the driver's own instructions, where these are right for all of them.
     PackedHalves,
     /// On the CPU: neighbouring kernels of one row after another, while the row is in the cache.
@@ -63,7 +65,7 @@ pub enum Fast {
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 26] = [
+    pub const ALL: [Fast; 27] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
@@ -81,6 +83,7 @@ impl Fast {
         Fast::SplitMatmul,
         Fast::SharedRows,
         Fast::NativeHalf,
+        Fast::LongWords,
         Fast::PackedHalves,
         Fast::RowRuns,
         Fast::ProductBands,
@@ -112,6 +115,7 @@ impl Fast {
             Fast::SplitMatmul => "split_matmul",
             Fast::SharedRows => "shared_rows",
             Fast::NativeHalf => "native_half",
+            Fast::LongWords => "long_words",
             Fast::PackedHalves => "packed_halves",
             Fast::RowRuns => "row_runs",
             Fast::ProductBands => "product_bands",

@@ -31,6 +31,7 @@ pub(crate) fn caps() -> Caps {
         f64: false,
         wide: false,
         native_half: false,
+        long_words: false,
         off: Off::default(),
         half_factors: false,
         cooperative: false,

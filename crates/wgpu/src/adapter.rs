@@ -86,6 +86,7 @@ pub(crate) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
             | wgpu::Features::SUBGROUP_BARRIER
             | wgpu::Features::PIPELINE_CACHE
             | wgpu::Features::SHADER_I16
+            | wgpu::Features::SHADER_INT64
             | wgpu::Features::TIMESTAMP_QUERY
             | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
             | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES)
@@ -121,6 +122,10 @@ fn caps(adapter: &wgpu::Adapter, info: &wgpu::AdapterInfo, kind: DeviceKind, dri
         subgroup: if fixed { info.subgroup_min_size } else { 1 },
         f64: false,
         wide: false,
+        long_words: features.contains(wgpu::Features::SHADER_INT64)
+            && !as_gpu
+            && kind == DeviceKind::SoftwareGpu
+            && !off.contains(Fast::LongWords),
         native_half: features.contains(wgpu::Features::SHADER_I16) && !off.contains(Fast::NativeHalf),
         half_factors: cooperative,
         cooperative,

@@ -57,12 +57,30 @@ pub(crate) fn pointwise_workgroup(caps: &Caps) -> u32 {
     wanted.min(caps.max_invocations)
 }
 
+/// Invocations in a workgroup of those that take a long chunk each.
+pub(crate) fn chunk_workgroup(caps: &Caps) -> u32 {
+    // Threads share workgroups: as many as there are vectors of lanes, so that none waits for another's last ones.
+    caps.subgroup.clamp(4, 16).min(caps.max_invocations)
+}
+
 /// Whether an elementwise kernel handles four points an invocation.
 pub(crate) fn quads(points: usize, exprs: usize, caps: &Caps) -> bool {
     // Below 16384 points the device is not filled, and fewer invocations finish later. The body is
     // printed four times: past 96 expressions the text costs more compile time than it saves. Both kinds
     // of device gain: lavapipe half of its time, an H200 reaches 3.7 of 4.3 TB/s.
     caps.allows(Fast::Quads) && points >= 16384 && exprs <= 96
+}
+
+/// Whether an elementwise kernel handles eight points an invocation, by words of 64 bits.
+pub(crate) fn eights(points: usize, exprs: usize, caps: &Caps) -> bool {
+    // The body is printed eight times. lavapipe takes 4.2 ms of its cores for 2^22 floats read and written so, in turns
+    // of four, 8.0 by quads.
+    caps.long_words && quads(points, 2 * exprs, caps)
+}
+
+/// Eights that an invocation takes one after another.
+pub(crate) fn turns_of_eight() -> usize {
+    4
 }
 
 /// Longest text of a reduction's step that is repeated four times.
@@ -86,14 +104,15 @@ pub(crate) struct Lanes {
     pub(crate) inner: bool,
     /// Workgroups that share a result.
     pub(crate) splits: u32,
-    /// Whether the lanes of a workgroup meet in workgroup memory; else each hands on its own state.
+    /// Whether the lanes of a workgroup meet in workgroup memory; else each hands on its own state: then `splits` are
+    /// lanes, and `x` all lanes of a workgroup.
     pub(crate) tree: bool,
 }
 
 impl Lanes {
     /// Partial states of one result that a second launch combines; 1: there is none.
     pub(crate) fn parts(&self) -> u32 {
-        self.splits * if self.tree { 1 } else { self.y }
+        self.splits
     }
 }
 
@@ -125,7 +144,10 @@ pub(crate) fn lanes(
             return serial(wg);
         }
         let wanted = (2048 / results.max(1)).max(least).clamp(1, length / 64) as u32;
-        return Lanes { x: 1, y: wg, inner: true, splits: wanted.div_ceil(wg), tree: false };
+        // Each lane runs along a stretch of its own: what one vector of lanes reads at a time would come from 8 places
+        // of a page anyway, and so each place is a line that is read to its end. A sum of 2^22 floats takes a fifth of
+        // what lanes take that share a stretch.
+        return Lanes { x: wg, y: 1, inner: false, splits: wanted, tree: false };
     }
     // An H200 holds 1056 workgroups of 256 at once.
     const FULL: usize = 1056;

@@ -11,6 +11,7 @@ mod body;
 mod cx;
 mod index;
 mod kernel;
+mod long;
 mod matmul;
 mod matrix;
 mod pointwise;

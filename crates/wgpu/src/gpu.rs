@@ -182,6 +182,7 @@ impl Gpu {
             || caps.max_workgroups > most.max_workgroups
             || caps.shared_bytes > most.shared_bytes
             || caps.native_half && !most.native_half
+            || caps.long_words && !most.long_words
             || caps.cooperative && !most.cooperative;
         if raised {
             wgrad_graph::bail!(Adapter, "open", "limits may be lowered, not raised: {caps:?}");
@@ -201,8 +202,10 @@ impl Gpu {
     /// A device with these limits, as they are but for words of 16 bits.
     pub(crate) fn untested(adapter: &AdapterInfo, mut caps: Caps) -> Result<Gpu> {
         caps.native_half &= caps.allows(Fast::NativeHalf);
+        caps.long_words &= caps.allows(Fast::LongWords) && choose::software(&caps);
         let mut features = features(&adapter.adapter);
         features.set(wgpu::Features::SHADER_I16, caps.native_half);
+        features.set(wgpu::Features::SHADER_INT64, caps.long_words);
         let matrices = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16;
         features.set(matrices, caps.cooperative);
         if !features.contains(wgpu::Features::IMMEDIATES) {

@@ -25,6 +25,12 @@ pub(super) enum Along {
 /// What `index` is to four neighbours of the row-major order of its space, the first at a multiple of
 /// four. `rows`: the last axis is a multiple of four; `whole`: the space is.
 pub(super) fn along(index: &Index, rows: bool, whole: bool) -> Along {
+    along_by(index, 4, rows, whole)
+}
+
+/// As [`along`], `by` neighbours.
+fn along_by(index: &Index, by: usize, rows: bool, whole: bool) -> Along {
+    let by = by as i64;
     let view = &index.views[0];
     if index.views.len() > 1 || view.valid.is_some() {
         return Along::Each;
@@ -39,9 +45,9 @@ pub(super) fn along(index: &Index, rows: bool, whole: bool) -> Along {
         return Along::Each;
     }
     let (last, others) = view.strides.split_last().map_or((0, &[][..]), |(l, o)| (*l, o));
-    let fours = view.offset % 4 == 0
-        && others.iter().all(|s| s % 4 == 0)
-        && view.dynamic.iter().all(|d| d.stride % 4 == 0);
+    let fours = view.offset % by == 0
+        && others.iter().all(|s| s % by == 0)
+        && view.dynamic.iter().all(|d| d.stride % by == 0);
     match last {
         0 => Along::Same,
         1 if fours => Along::Quad,
@@ -49,26 +55,27 @@ pub(super) fn along(index: &Index, rows: bool, whole: bool) -> Along {
     }
 }
 
-/// As [`along`], for who looks at where the index is partial: four neighbours have an element all, or none of them.
-pub(super) fn along_parts(index: &Index, rows: bool, whole: bool) -> Along {
-    let plain = along(index, rows, whole);
+/// As [`along`], `by` neighbours, for who looks at where the index is partial: they have an element all, or none of
+/// them.
+pub(super) fn along_parts(index: &Index, by: usize, rows: bool, whole: bool) -> Along {
+    let plain = along_by(index, by, rows, whole);
     if plain != Along::Each || !rows {
         return plain;
     }
-    let fours = |n: &i64| n % 4 == 0;
-    // A number that begins at a multiple of four stays in its row of the next view for four steps.
+    let fours = |n: &i64| n % by as i64 == 0;
+    // A number that begins at a multiple of them stays in its row of the next view for as many steps.
     let quads = |(number, view): (usize, &View)| {
         let (Some((last, others)), Some(size)) = (view.strides.split_last(), view.dims.last()) else {
             return false;
         };
         let valid = view.valid.as_ref().and_then(|all| all.last());
-        let whole = |end: usize| end.is_multiple_of(4) || end >= *size;
+        let whole = |end: usize| end.is_multiple_of(by) || end >= *size;
         *last == 1
-            && (number == 0 || size.is_multiple_of(4))
+            && (number == 0 || size.is_multiple_of(by))
             && fours(&view.offset)
             && others.iter().all(fours)
             && view.dynamic.iter().all(|d| fours(&d.stride))
-            && valid.is_none_or(|range| range.start % 4 == 0 && whole(range.end))
+            && valid.is_none_or(|range| range.start % by == 0 && whole(range.end))
     };
     if index.views.iter().enumerate().all(quads) { Along::Quad } else { Along::Each }
 }

@@ -2,16 +2,17 @@
 //! them. Words are written `$f0$` (fixed) and `$d0$` (known at submission) until `finish` knows
 //! whether they fit into the immediates.
 
+mod finish;
+
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use wgrad_graph::{DType, Fast, Group, Op, Out, Result, bail};
+use wgrad_graph::{DType, Group, Op, Out, Result, bail};
 
 pub(super) use super::cx::{Cx, is_word, packed};
 use super::cx::{bits, part};
-use super::template;
-use crate::choose;
-use crate::launch::{Binding, Bound, Launch, Params, ScalarType, Word};
+use super::long::{long_quad, to_long};
+use crate::launch::{Bound, ScalarType, Word};
 
 /// How one use of a value touches its buffer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(super) enum Touch {
     Each,
     /// Four neighbouring elements at once, aligned.
     Quad,
+    /// Eight of them.
+    Eight,
     /// Written as bytes of words that other invocations write too.
     Shared,
     /// Halves as the f16 that they are, for units that multiply them.
@@ -38,9 +41,11 @@ const ENABLE_MATRICES: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
 
 /// The element type with which a binding is declared.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Declared {
+pub(super) enum Declared {
     Word(&'static str),
     Quad(&'static str),
+    /// Vectors of so many words of 64 bits, each a quad or eight elements.
+    Long(usize),
     Atomic,
 }
 
@@ -144,7 +149,7 @@ impl<'a> Kernel<'a> {
     }
 
     /// Index `index` of the array of binding `b`, from where the part's value starts.
-    fn place(&self, b: usize, index: &str) -> String {
+    pub(super) fn place(&self, b: usize, index: &str) -> String {
         if self.parts > 0 { format!("o{b} + ({index})") } else { index.to_owned() }
     }
 
@@ -202,7 +207,7 @@ impl<'a> Kernel<'a> {
         self.note(Bound::Flag, value, true, Touch::Shared);
     }
 
-    fn declared(&self, at: usize) -> Declared {
+    pub(super) fn declared(&self, at: usize) -> Declared {
         let used = &self.used[at];
         let first = word_type(used.dtypes[0]);
         let same = used.dtypes.iter().all(|d| word_type(*d) == first);
@@ -212,6 +217,18 @@ impl<'a> Kernel<'a> {
             (false, false) => "u32",
         };
         let words = used.native || used.dtypes.iter().all(|d| is_word(*d));
+        let bytes = used.dtypes[0].bytes();
+        let long = self.cx.caps.long_words
+            && matches!(used.what, Bound::Loc(_))
+            && bytes <= 4
+            && used.dtypes.iter().all(|d| d.bytes() == bytes);
+        let all = |touch| used.touches.iter().all(|t| *t == touch);
+        if long && all(Touch::Eight) {
+            return Declared::Long(bytes);
+        }
+        if long && all(Touch::Quad) && words {
+            return Declared::Long(bytes / 2);
+        }
         if used.touches.iter().all(|t| matches!(t, Touch::Half | Touch::HalfQuad)) {
             let quads = used.touches.iter().all(|t| *t == Touch::HalfQuad);
             return if quads { Declared::Quad("f16") } else { Declared::Word("f16") };
@@ -225,20 +242,20 @@ impl<'a> Kernel<'a> {
         }
     }
 
-    fn at_loc(&self, what: Bound) -> usize {
+    pub(super) fn at_loc(&self, what: Bound) -> usize {
         self.used.iter().position(|u| u.what == what).expect("every use is noted before text is printed")
     }
 
     /// Whether quads of this operand move as one.
     pub(super) fn reads_quads(&self, operand: u16) -> bool {
         let at = self.at_loc(Bound::Loc(self.cx.step.reads[usize::from(operand)]));
-        matches!(self.declared(at), Declared::Quad(_))
+        matches!(self.declared(at), Declared::Quad(_) | Declared::Long(_))
     }
 
     /// Whether quads of this store move as one.
     pub(super) fn writes_quads(&self, store: usize) -> bool {
         let at = self.at_loc(Bound::Loc(self.cx.step.writes[store]));
-        matches!(self.declared(at), Declared::Quad(_))
+        matches!(self.declared(at), Declared::Quad(_) | Declared::Long(_))
     }
 
     /// Element `at` of an operand, as its computed type.
@@ -250,8 +267,16 @@ impl<'a> Kernel<'a> {
             Declared::Quad(_) => {
                 format!("b{b}[{}][({index}) & 3u]", self.place(b, &format!("({index}) >> 2u")))
             }
+            Declared::Long(words) => self.long_word(b, words, dtype, at),
             Declared::Atomic => format!("atomicLoad(&b{b}[{index}])"),
         };
+        if let Declared::Long(_) = self.declared(b) {
+            let bits = word(String::new());
+            return match dtype {
+                DType::Bool => format!("({bits} != 0u)"),
+                _ => recast(&bits, "u32", wgsl_type(dtype)),
+            };
+        }
         if self.used[b].native {
             return format!("u32({})", word(at.to_owned()));
         }
@@ -266,7 +291,12 @@ impl<'a> Kernel<'a> {
     /// The quad of an operand whose first element is `at`, as a vector of its computed type.
     pub(super) fn load_quad(&self, operand: u16, at: &str) -> String {
         let b = self.at_loc(Bound::Loc(self.cx.step.reads[usize::from(operand)]));
-        let to = wgsl_type(self.operand(operand).dtype);
+        let dtype = self.operand(operand).dtype;
+        let to = wgsl_type(dtype);
+        if let Declared::Long(words) = self.declared(b) {
+            let word = format!("b{b}[{}]", self.place(b, &format!("({at}) >> 2u")));
+            return long_quad(dtype, words, &word);
+        }
         let quad = format!("b{b}[{}]", self.place(b, &format!("({at}) >> 2u")));
         match self.stored_type(b) {
             NATIVE => format!("vec4<{to}>({quad})"),
@@ -285,6 +315,7 @@ impl<'a> Kernel<'a> {
         match self.declared(b) {
             Declared::Word(t) | Declared::Quad(t) => t,
             Declared::Atomic => "u32",
+            Declared::Long(_) => "u64",
         }
     }
 
@@ -314,6 +345,7 @@ impl<'a> Kernel<'a> {
             Declared::Quad(_) => {
                 format!("b{b}[{}][({at}) & 3u] = {word};\n", self.place(b, &format!("({at}) >> 2u")))
             }
+            Declared::Long(_) => unreachable!("what is written by the element is not noted as quads alone"),
             Declared::Atomic => format!("atomicStore(&b{b}[{at}], {word});\n"),
         }
     }
@@ -336,6 +368,10 @@ impl<'a> Kernel<'a> {
     ) -> String {
         let b = self.at_loc(Bound::Loc(self.cx.step.writes[store]));
         let dtype = self.stored_dtype(store);
+        if let Declared::Long(_) = self.declared(b) {
+            let place = self.place(b, &format!("({at}) >> 2u"));
+            return format!("b{b}[{place}] = {};\n", to_long(dtype, values));
+        }
         if packed(dtype) && !self.used[b].native {
             let [x, y, z, w] = values.map(|v| bits(dtype, v));
             if dtype.bytes() == 2 {
@@ -461,139 +497,5 @@ impl<'a> Kernel<'a> {
     pub(super) fn scalar_dtype(&self, scalar: u16) -> DType {
         let node = self.group().scalars[usize::from(scalar)];
         self.cx.graph.node(node).outs[0].dtype
-    }
-
-    /// The finished launch: `file` with its regions, `extra` declarations, and all that was noted.
-    ///
-    /// # Errors
-    /// `Limit` when the kernel needs more buffers or immediates than the device has.
-    pub(super) fn finish(
-        mut self,
-        file: &str,
-        extra: &str,
-        regions: &[(&str, &str)],
-        grid: [u32; 3],
-        cost_flops: u64,
-    ) -> Result<Launch> {
-        let caps = self.cx.caps;
-        let name = self.group().nodes.last().map_or("kernel", |n| self.cx.graph.node(*n).op.name());
-        // The error flag and scratch memory have buffers of their own, beside those that plans count.
-        let values = self.used.iter().filter(|u| matches!(u.what, Bound::Loc(_))).count();
-        if values > caps.max_buffers {
-            bail!(
-                Limit,
-                name,
-                "needs {values} storage buffers in one kernel, {} has {}",
-                caps.name,
-                caps.max_buffers
-            );
-        }
-        let words = self.fixed.len() + self.dynamic.len();
-        let params = match words * 4 {
-            _ if self.parts > 0 => {
-                let mut unit_bytes = [0; 16];
-                for (b, unit) in unit_bytes.iter_mut().enumerate().take(self.used.len()) {
-                    *unit = if matches!(self.declared(b), Declared::Quad(_)) { 16 } else { 4 };
-                }
-                Params::Parts { unit_bytes, workgroup: choose::pointwise_workgroup(caps) }
-            }
-            0 => Params::None,
-            bytes if bytes <= caps.immediate_bytes => Params::Immediate,
-            _ => {
-                if self.dynamic.len() * 4 > caps.immediate_bytes {
-                    bail!(
-                        Limit,
-                        name,
-                        "needs {} scalars in one kernel, {} takes {}",
-                        self.dynamic.len(),
-                        caps.name,
-                        caps.immediate_bytes / 4
-                    );
-                }
-                self.fixed.resize(self.fixed.len().next_multiple_of(4), Word::Fixed(0));
-                Params::Spilled { fixed: self.fixed.len() as u32 }
-            }
-        };
-        let mut declare = String::new();
-        let immediates = match params {
-            Params::None => 0,
-            Params::Immediate => words,
-            Params::Parts { .. } => {
-                let vectors = self.parts * self.row();
-                let _ = writeln!(
-                    declare,
-                    "@group(1) @binding(0) var<uniform> parts: array<vec4<u32>, {vectors}>;"
-                );
-                words
-            }
-            Params::Spilled { fixed } => {
-                let vectors = fixed / 4;
-                let _ = writeln!(
-                    declare,
-                    "@group(1) @binding(0) var<uniform> words: array<vec4<u32>, {vectors}>;"
-                );
-                self.dynamic.len()
-            }
-        };
-        if immediates > 0 {
-            let fields: Vec<_> = (0..immediates).map(|i| format!("w{i}: u32")).collect();
-            let _ = writeln!(
-                declare,
-                "struct Params {{ {} }}\nvar<immediate> params: Params;",
-                fields.join(", ")
-            );
-        }
-        for b in 0..self.used.len() {
-            let elem = match self.declared(b) {
-                Declared::Word(t) => t.to_owned(),
-                Declared::Quad(t) => format!("vec4<{t}>"),
-                Declared::Atomic => "atomic<u32>".to_owned(),
-            };
-            let _ = writeln!(declare, "@group(0) @binding({b}) var<storage, ACCESS{b}> b{b}: array<{elem}>;");
-        }
-        declare.push_str(extra);
-        let mut all = vec![("declare", declare.as_str())];
-        all.extend_from_slice(regions);
-        let mut body = template::fill(file, &all);
-        if caps.allows(Fast::PackedHalves) {
-            body = template::packed(&body);
-        }
-        let is_native = |b| matches!(self.declared(b), Declared::Word(NATIVE) | Declared::Quad(NATIVE));
-        let enable = if (0..self.used.len()).any(is_native) { ENABLE } else { "" };
-        let matrices = if self.cooperative { ENABLE_MATRICES } else { "" };
-        let source =
-            format!("{matrices}{enable}{}{}", template::prelude(&body), self.name_words(&body, params));
-        let ordered = self.ordered;
-        let bindings: Vec<Binding> = self
-            .used
-            .iter()
-            .map(|u| Binding { what: u.what, written: u.written || ordered, bytes: u.bytes })
-            .collect();
-        let cost_bytes = bindings.iter().map(|b| b.bytes as u64).sum();
-        let words = self.fixed.into_iter().chain(self.dynamic).collect();
-        Ok(Launch { source, bindings, words, params, parts: Vec::new(), grid, cost_bytes, cost_flops })
-    }
-
-    /// `text` with the words' tokens replaced by where they lie.
-    fn name_words(&self, text: &str, params: Params) -> String {
-        let mut out = String::with_capacity(text.len());
-        for (i, part) in text.split('$').enumerate() {
-            if i % 2 == 0 {
-                out.push_str(part);
-                continue;
-            }
-            let n: usize = part[1..].parse().expect("tokens are a letter and a number");
-            let fixed = part.starts_with('f');
-            let _ = match params {
-                Params::Spilled { .. } if fixed => {
-                    write!(out, "words[{}].{}", n / 4, ["x", "y", "z", "w"][n % 4])
-                }
-                Params::Immediate | Params::Parts { .. } if !fixed => {
-                    write!(out, "params.w{}", n + self.fixed.len())
-                }
-                _ => write!(out, "params.w{n}"),
-            };
-        }
-        out
     }
 }

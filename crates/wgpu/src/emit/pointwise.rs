@@ -4,6 +4,7 @@
 mod turn;
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use wgrad_graph::{Expr, ExprId, IndexId, Result};
 
@@ -28,7 +29,9 @@ pub(super) struct Points<'a> {
     cx: Cx<'a>,
     needed: Vec<bool>,
     count: usize,
-    /// Whether the last axis is a multiple of four.
+    /// Neighbours of an invocation that takes several: four, or eight.
+    by: usize,
+    /// Whether the last axis is a multiple of them.
     rows: bool,
     /// Whether the space is.
     whole: bool,
@@ -57,20 +60,26 @@ pub(super) struct Ahead {
 
 impl<'a> Points<'a> {
     pub(super) fn new(cx: Cx<'a>, count: usize) -> Points<'a> {
+        Points::by(cx, count, 4)
+    }
+
+    /// As [`Points::new`], `by` neighbours an invocation.
+    fn by(cx: Cx<'a>, count: usize, by: usize) -> Points<'a> {
         let group = &*cx.step.group;
         Points {
+            by,
             cx,
             needed: reach(&group.body, group.stores.iter().map(|s| s.x)),
             count,
-            rows: group.outer().last().is_some_and(|d| d % 4 == 0),
-            whole: count.is_multiple_of(4),
+            rows: group.outer().last().is_some_and(|d| d % by == 0),
+            whole: count.is_multiple_of(by),
             ready: Default::default(),
         }
     }
 
     /// What an index is to four neighbours. Who loads looks at where it is partial.
     fn along(&self, id: IndexId) -> Along {
-        along_parts(&self.cx.step.group.body.indices[usize::from(id)], self.rows, self.whole)
+        along_parts(&self.cx.step.group.body.indices[usize::from(id)], self.by, self.rows, self.whole)
     }
 
     /// Whether a store is of parts of words in row-major order: four points an invocation write whole words.
@@ -88,6 +97,21 @@ impl<'a> Points<'a> {
     pub(super) fn wide(&self) -> bool {
         let group = &self.cx.step.group;
         self.whole && self.stores().all(|s| self.parts(s) || self.along(group.stores[s].index) == Along::Quad)
+    }
+
+    /// Whether an invocation can take eight neighbours as one.
+    fn eights(&self) -> bool {
+        let group = &self.cx.step.group;
+        let store = |s: usize| {
+            let store = &group.stores[s];
+            self.cx.graph.out(store.val).dtype.bytes() <= 4 && self.along(store.index) == Along::Quad
+        };
+        let mut exprs = group.body.exprs.iter().map(|(e, _)| e);
+        self.by == 8
+            && self.whole
+            && self.stores().all(store)
+            && !exprs.any(|e| matches!(e, Expr::Gather { .. }))
+            && choose::eights(self.count, group.body.exprs.len(), self.cx.caps)
     }
 
     /// The gathers whose four neighbours are one quad of the table: the place is the same for all four.
@@ -124,13 +148,14 @@ impl<'a> Points<'a> {
     pub(super) fn note(&self, k: &mut Kernel<'_>, quads: bool, fours: &[(u16, IndexId)]) -> bool {
         let group = &self.cx.step.group;
         let joint = if quads { self.gathers() } else { Vec::new() };
+        let whole = if self.by == 8 { Touch::Eight } else { Touch::Quad };
         let mut flagged = false;
         for (id, (expr, _)) in group.body.exprs.iter().enumerate().filter(|(id, _)| self.needed[*id]) {
             match expr {
                 Expr::Load { operand, index } => {
                     let quad =
                         quads && self.along(*index) == Along::Quad || fours.contains(&(*operand, *index));
-                    k.reads(*operand, if quad { Touch::Quad } else { Touch::Each });
+                    k.reads(*operand, if quad { whole } else { Touch::Each });
                 }
                 Expr::Gather { operand, .. } => {
                     let quad = joint.contains(&(id as ExprId));
@@ -143,6 +168,7 @@ impl<'a> Points<'a> {
         for s in self.stores() {
             let store = &group.stores[s];
             let touch = match self.cx.shares_words(s) {
+                _ if quads && self.by == 8 => Touch::Eight,
                 true if quads && self.parts(s) => Touch::Each,
                 true => Touch::Shared,
                 false if quads && self.along(store.index) == Along::Quad => Touch::Quad,
@@ -241,7 +267,7 @@ impl<'a> Points<'a> {
         Ok(Some(Ahead { declared, text: format!("{}return Ahead({});\n", head.out, names.join(", ")) }))
     }
 
-    /// Stores at four neighbours.
+    /// Stores at four neighbours, or eight.
     pub(super) fn quad(&self, k: &mut Kernel<'_>, site: Site<'_>) -> Result<String> {
         let group = &*self.cx.step.group;
         let body = &group.body;
@@ -250,16 +276,22 @@ impl<'a> Points<'a> {
         let space = Space { linear: Some(site.first.to_owned()), coords: site.coords, rank };
         let mut head = Printer::new(k, body, space, &[], &none, "q");
         let coords = (self.rows && self.spread()).then(|| head.coords());
-        let mut vectors: HashMap<(u16, IndexId), String> = HashMap::new();
+        let mut vectors: HashMap<(u16, IndexId), [String; 2]> = HashMap::new();
         let mut shared: HashMap<(u16, IndexId), String> = HashMap::new();
         for (operand, index, kind) in self.joint(head.k) {
-            let into = if kind == Along::Quad { &mut vectors } else { &mut shared };
+            if kind == Along::Quad && self.by == 8 {
+                vectors.insert((operand, index), load_eight(&mut head, operand, index)?);
+                continue;
+            }
             let name = if site.ahead {
                 format!("ahead.l{operand}_{index}")
             } else {
                 load(&mut head, (operand, index, kind))?
             };
-            into.insert((operand, index), name);
+            match kind {
+                Along::Quad => vectors.insert((operand, index), [name, String::new()]).map(drop),
+                _ => shared.insert((operand, index), name).map(drop),
+            };
         }
         let mut gathered: HashMap<ExprId, String> = HashMap::new();
         for id in self.gathers() {
@@ -273,15 +305,16 @@ impl<'a> Points<'a> {
             places.push(if joint { Some(head.element(store.index)?.at) } else { None });
             if joint {
                 let ty = wgsl_type(head.k.cx.graph.out(store.val).dtype);
-                (0..4).for_each(|lane| head.line(&format!("var s{s}_{lane} = {ty}();")));
+                (0..self.by).for_each(|lane| head.line(&format!("var s{s}_{lane} = {ty}();")));
             }
         }
         let mut out = head.out;
         let total = if self.whole { None } else { Some(k.word("points", self.count as i64)) };
-        for (lane, component) in XYZW.iter().enumerate() {
+        for lane in 0..self.by {
+            let component = XYZW[lane % 4];
             let mut ready = shared.clone();
-            ready.extend(vectors.iter().map(|(key, v)| (*key, format!("{v}.{component}"))));
-            ready.extend(self.ready[lane].iter().cloned());
+            ready.extend(vectors.iter().map(|(key, v)| (*key, format!("{}.{component}", v[lane / 4]))));
+            ready.extend(self.ready[lane % 4].iter().cloned());
             let here = format!("at{lane}");
             let mut turn = String::new();
             let coords = coords.clone().map(|mut c| {
@@ -292,7 +325,7 @@ impl<'a> Points<'a> {
                 c
             });
             let space = Space { linear: Some(here.clone()), coords, rank };
-            let mut p = Printer::new(k, body, space, &site.accs[lane], &ready, "p");
+            let mut p = Printer::new(k, body, space, &site.accs[lane % 4], &ready, "p");
             let own = gathered.iter().map(|(id, name)| (*id, format!("{name}.{component}")));
             p.give_names(&own.collect());
             // All values first: a store may lie in the place of an operand that a later one reads.
@@ -316,9 +349,12 @@ impl<'a> Points<'a> {
         }
         for (s, place) in places.iter().enumerate() {
             if let Some(at) = place {
-                let names = [0, 1, 2, 3].map(|lane| format!("s{s}_{lane}"));
-                let names = names.each_ref().map(String::as_str);
-                out.push_str(&k.store_quad(s, at, names, total.as_deref()));
+                let names = [0, 1, 2, 3, 4, 5, 6, 7].map(|lane| format!("s{s}_{lane}"));
+                let [a, b, c, d, ..] = names.each_ref().map(String::as_str);
+                out.push_str(&match self.by {
+                    8 => k.store_eight(s, at, names.each_ref().map(String::as_str)),
+                    _ => k.store_quad(s, at, [a, b, c, d], total.as_deref()),
+                });
             }
         }
         Ok(out)
@@ -342,6 +378,23 @@ fn load(head: &mut Printer<'_, '_>, (operand, index, kind): (u16, IndexId, Along
         Some(ok) => format!("var {name} = {ty}();\nif ({ok}) {{ {name} = {text}; }}"),
     });
     Ok(name)
+}
+
+/// Prints the load of eight neighbours; the names of their two quads.
+fn load_eight(head: &mut Printer<'_, '_>, operand: u16, index: IndexId) -> Result<[String; 2]> {
+    let element = head.element(index)?;
+    let (text, ty) = head.k.load_eight(operand, &element.at);
+    let name = format!("w{operand}_{index}");
+    head.line(&match element.ok {
+        None => format!("let {name} = {text};"),
+        Some(ok) => format!("var {name} = {ty}();\nif ({ok}) {{ {name} = {text}; }}"),
+    });
+    let quads = head.k.quads_of_eight(operand, &name);
+    let names = [format!("l{operand}_{index}"), format!("h{operand}_{index}")];
+    for (name, quad) in names.iter().zip(quads) {
+        head.line(&format!("let {name} = {quad};"));
+    }
+    Ok(names)
 }
 
 /// The launch of a pointwise group, or with `planes` the one that ends a product cut along K.
@@ -370,8 +423,11 @@ pub(super) fn launch(
     {
         return turn.launch(k, site);
     }
+    let eights = Points::by(cx, count, 8);
+    let eights = planes.is_none() && eights.eights();
+    let site = if eights { Points::by(cx, count, 8) } else { site };
     let parts = site.stores().any(|s| site.parts(s));
-    let quads = parts || (site.wide() && choose::quads(count, group.body.exprs.len(), cx.caps));
+    let quads = eights || parts || (site.wide() && choose::quads(count, group.body.exprs.len(), cx.caps));
     let flagged = site.note(&mut k, quads, &[]);
     if let Some(planes) = planes {
         let touch = if quads && site.whole { Touch::Quad } else { Touch::Each };
@@ -383,8 +439,21 @@ pub(super) fn launch(
     let mut text = if total.is_some() { k.find_part() } else { String::new() };
     let mut accs = [const { Vec::new() }; 4];
     let first = if quads { "first" } else { "at" };
-    if quads {
-        text.push_str("let first = at * 4u;\n");
+    let work = match quads {
+        true => count.div_ceil(site.by),
+        false => count,
+    };
+    let units = k.word("count", total.unwrap_or(work) as i64);
+    // One after another by the same invocation, so that what a driver on the CPU does for each is done less often.
+    let turns = if eights && total.is_none() { choose::turns_of_eight() } else { 1 };
+    if turns > 1 {
+        let _ = writeln!(
+            text,
+            "let stop = min(at * {turns}u + {turns}u, {units});\n\
+             for (var unit = at * {turns}u; unit < stop; unit += 1u) {{\nlet first = unit * 8u;"
+        );
+    } else if quads {
+        let _ = writeln!(text, "let first = at * {}u;", site.by);
     }
     if let Some(planes) = planes {
         let splits = k.word("splits", i64::from(planes.splits));
@@ -413,16 +482,20 @@ pub(super) fn launch(
             });
         }
     }
-    let work = total.unwrap_or(if quads { count.div_ceil(4) } else { count });
     text.push_str(&if quads {
         site.quad(&mut k, Site { first, coords: None, accs, ahead: false })?
     } else {
         site.one(&mut k, first, None, &accs[0])?
     });
+    let mut count_text = format!("let count = {units};");
+    if turns > 1 {
+        text.push_str("}\n");
+        count_text = format!("let count = ({units} + {}u) / {turns}u;", turns - 1);
+    }
     let wg = choose::pointwise_workgroup(cx.caps);
-    let count_text = format!("let count = {};", k.word("count", work as i64));
     let regions = [("count", count_text.as_str()), ("body", text.as_str())];
-    let grid = fold((work as u64).div_ceil(u64::from(wg)), cx.caps)?;
+    let invocations = total.unwrap_or(work.div_ceil(turns)) as u64;
+    let grid = fold(invocations.div_ceil(u64::from(wg)), cx.caps)?;
     let flops = count as u64 * arithmetic(&group.body, &site.needed);
     k.finish(wgrad_wgsl::POINTWISE, &format!("const WG = {wg}u;\n"), &regions, grid, flops)
 }

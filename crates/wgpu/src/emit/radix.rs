@@ -60,12 +60,12 @@ impl<'a> Radix<'a> {
 
     /// The grid of a launch of so many workgroups, or invocations that work alone.
     fn grid(&self, work: usize) -> Result<[u32; 3]> {
-        let each = if self.alone() { choose::pointwise_workgroup(self.cx.caps) } else { 1 };
+        let each = if self.alone() { self.workgroup() } else { 1 };
         fold((work as u64).div_ceil(u64::from(each)), self.cx.caps)
     }
 
     fn workgroup(&self) -> u32 {
-        if self.alone() { choose::pointwise_workgroup(self.cx.caps) } else { WG }
+        if self.alone() { choose::chunk_workgroup(self.cx.caps) } else { WG }
     }
 
     fn keys(&self) -> usize {

@@ -276,6 +276,18 @@ impl<'a> Reduction<'a> {
         let length = k.word("length", steps as i64);
         let _ = writeln!(out, "let results = {results};\nlet length = {length};");
         let split = lanes.splits > 1;
+        if !lanes.tree {
+            // Every lane has a part.
+            let splits = k.word("splits", i64::from(lanes.splits));
+            let span = k.word("span", steps.div_ceil(lanes.splits as usize) as i64);
+            let _ = writeln!(
+                out,
+                "let item = slot * {x}u + lane;\nlet o = item / {splits};\nlet part = item - o * {splits};\n\
+                 let y = 0u;\nlet lead = true;\nlet first = part * {span};\n\
+                 let stop = min(length, first + {span});\nlet step = 1u;"
+            );
+            return out;
+        }
         if split {
             let splits = k.word("splits", i64::from(lanes.splits));
             let _ = writeln!(out, "let tile = slot / {splits};\nlet part = slot - tile * {splits};");
@@ -305,6 +317,10 @@ impl<'a> Reduction<'a> {
     }
 
     fn grid(&self, lanes: &Lanes) -> Result<[u32; 3]> {
+        if !lanes.tree {
+            let items = self.results as u64 * u64::from(lanes.splits);
+            return fold(items.div_ceil(u64::from(lanes.x)), self.cx.caps);
+        }
         let groups = self.results.div_ceil(lanes.x as usize) as u64;
         fold(groups * u64::from(lanes.splits), self.cx.caps)
     }
@@ -345,8 +361,7 @@ impl<'a> Reduction<'a> {
         } else {
             let plane = k.word("plane", (self.results * parts as usize) as i64);
             let count = k.word("parts", i64::from(parts));
-            let part = if lanes.tree { "part".to_owned() } else { format!("part * {}u + y", lanes.y) };
-            let mut out = format!("let spot = o * {count} + {part};\n");
+            let mut out = format!("let spot = o * {count} + part;\n");
             for (f, (a, field, ty)) in self.states.fields().enumerate() {
                 let at = if f == 0 { "spot".to_owned() } else { format!("spot + {f}u * {plane}") };
                 let _ = writeln!(

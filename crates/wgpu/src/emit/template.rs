@@ -94,11 +94,12 @@ pub(super) fn prelude(text: &str) -> String {
     functions().iter().filter(|f| wanted.contains(&f.name)).map(|f| f.text.as_str()).collect()
 }
 
-/// `text` with the driver's own conversions of halves.
-pub(super) fn packed(text: &str) -> String {
-    let names = ["wg_to_f16", "wg_from_f16", "wg_from_f16_quad"];
+/// `text` with the driver's own conversions of halves, of those that narrow too where `narrowing`.
+pub(super) fn packed(text: &str, narrowing: bool) -> String {
+    let names = ["wg_from_f16", "wg_from_f16_quad"];
     names
         .iter()
+        .chain(narrowing.then_some(&"wg_to_f16"))
         .fold(text.to_owned(), |text, name| text.replace(&format!("{name}("), &format!("{name}_packed(")))
 }
 

@@ -43,6 +43,7 @@ pub(super) fn gpu() -> Caps {
         f64: false,
         wide: false,
         native_half: false,
+        long_words: false,
         off: wgrad_graph::Off::default(),
         half_factors: false,
         cooperative: false,
@@ -97,6 +98,8 @@ pub(super) fn validate(text: &str) {
     let mut shared = if text.contains("subgroup") { Capabilities::SUBGROUP } else { Capabilities::empty() };
     shared.set(Capabilities::SUBGROUP_BARRIER, text.contains("subgroupBarrier"));
     let words = if native { Capabilities::SHADER_INT16 } else { Capabilities::empty() };
+    let long = text.contains("u64");
+    shared.set(Capabilities::SHADER_INT64, long);
     let units = Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX;
     let caps = Capabilities::IMMEDIATES
         | Capabilities::SHADER_FLOAT16_IN_FLOAT32
@@ -119,8 +122,9 @@ pub(super) fn validate(text: &str) {
     };
     let mut options = naga::back::spv::Options::default();
     options.capabilities = options.capabilities.map(|mut c| {
-        use naga::back::spv::Capability::{CooperativeMatrixKHR, Float16, Int16, VulkanMemoryModel};
+        use naga::back::spv::Capability::{CooperativeMatrixKHR, Float16, Int16, Int64, VulkanMemoryModel};
         c.extend(native.then_some(Int16));
+        c.extend(long.then_some(Int64));
         c.extend(
             matrices.then_some([Float16, CooperativeMatrixKHR, VulkanMemoryModel]).into_iter().flatten(),
         );

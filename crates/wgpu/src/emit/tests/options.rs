@@ -29,12 +29,13 @@ fn reduces() -> [Reduce; 4] {
 
 /// The kinds of limits that choose kernels: a GPU, one with small workgroups and little workgroup memory, the
 /// least that Vulkan asks for, a driver on the CPU.
-pub(super) fn limits() -> [Caps; 4] {
+pub(super) fn limits() -> [Caps; 5] {
     [
         gpu(),
         Caps { max_invocations: 256, shared_bytes: 32768, max_workgroups: 512, ..gpu() },
         Caps { max_invocations: 128, shared_bytes: 16384, max_buffers: 4, ..gpu() },
         software(),
+        Caps { long_words: true, ..software() },
     ]
 }
 
