@@ -74,6 +74,29 @@ class Program:
             self.stop()
         return answer
 
+    def processor_ms(self):
+        """Milliseconds that its threads have had of all processors; what of it has ended is lost."""
+        total = 0
+        for task in os.listdir(f"/proc/{self.process.pid}/task"):
+            try:
+                with open(f"/proc/{self.process.pid}/task/{task}/schedstat") as file:
+                    total += int(file.read().split()[0])
+            except OSError:
+                pass
+        return total / 1e6
+
+    def turn(self, seconds):
+        """A turn, with the processor time of a run: as many runs as blocks of equal length have."""
+        if self.process is None or self.process.poll() is not None or not os.path.exists("/proc/self/task"):
+            return self.ask(do="turn", seconds=seconds)
+        start, before = time.monotonic(), self.processor_ms()
+        answer = self.ask(do="turn", seconds=seconds)
+        if "ms" in answer:
+            wall = (time.monotonic() - start) * 1e3
+            runs = wall * statistics.mean(1 / ms for ms in answer["ms"])
+            answer["processor_ms"] = (self.processor_ms() - before) / runs
+        return answer
+
     def stop(self):
         if self.process is not None:
             self.process.kill()
@@ -159,17 +182,20 @@ def measure(row, ours, peers, args):
         found[program.name] = {"first_ms": answer["first_ms"], "difference": off}
         running.append(program)
     times, slow = {program.name: [] for program in running}, set()
+    busy = {program.name: [] for program in running}
     if len(running) > 1:
         for turn in range(args.rounds):
             # Whoever goes first, goes last the next time.
             for program in running if turn % 2 == 0 else running[::-1]:
                 if program.name in times and program.name not in slow:
-                    answer = program.ask(do="turn", seconds=args.seconds)
+                    answer = program.turn(args.seconds)
                     if "no" in answer:
                         found[program.name] = answer
                         times.pop(program.name)
                     else:
                         times[program.name] += answer["ms"]
+                        if "processor_ms" in answer:
+                            busy[program.name].append(answer["processor_ms"])
                         # Who takes that long for one run is no nearer after four.
                         if sum(answer["ms"]) > SLOW_MS and program is not ours:
                             slow.add(program.name)
@@ -177,8 +203,10 @@ def measure(row, ours, peers, args):
         if times.get(program.name):
             ms = times[program.name]
             found[program.name] |= {"ms": statistics.median(ms), "least_ms": min(ms), "blocks": len(ms)}
+            if busy[program.name]:
+                found[program.name]["processor_ms"] = min(busy[program.name])
             program.ask(do="close")
-    by = "least_ms" if args.by == "least" else "ms"
+    by = {"median": "ms", "least": "least_ms", "processor": "processor_ms"}[args.by]
     base = found["wgrad"].get(by)
     for figures in found.values():
         if base and figures.get(by):
@@ -246,8 +274,9 @@ def main():
     parser.add_argument("--set", choices=["small", "large"], help="workloads for processors or for GPUs")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each (5)")
     parser.add_argument("--seconds", type=float, default=0.3, help="length of a turn (0.3)")
-    parser.add_argument("--by", choices=["median", "least"], default="median",
-                        help="ratios of median times, or, on a busy machine, of the least")
+    parser.add_argument("--by", choices=["median", "least", "processor"], default="median",
+                        help="ratios of median times, or, on a busy machine, of the least, or of what the processors "
+                             "spent (the least of turns; of all cores together, so only where both run on the CPU)")
     parser.add_argument("--patience", type=float, default=900, help="seconds after which a peer is given up (900)")
     parser.add_argument("--within", type=float, default=math.inf, help="seconds after which no row is begun")
     parser.add_argument("--captured", action="store_true", help="wgrad's steps are captured and replayed")

@@ -65,6 +65,7 @@ pub(crate) fn large_gpu() -> Caps {
         subgroup: 32,
         f64: false,
         native_half: true,
+        long_words: false,
         off: Default::default(),
         half_factors: true,
         cooperative: true,
