@@ -35,7 +35,8 @@ methods! { impl Tensor, Self;
         in_f32!(self, try_softmax(axis));
         let [down, _] = shifted(self, axis)?;
         let e = down.try_exp()?;
-        e.try_div(e.try_sum_keepdim(axis)?)
+        // A quotient a line: division by what is one number along it is dear, and its gradient takes three.
+        e.try_mul(e.try_sum_keepdim(axis)?.try_recip()?)
     }
 
     /// `log(softmax(x))` along `axis`. Numerics: shifted by the maximum.
