@@ -309,8 +309,12 @@ fn slices(work: &Work, caps: &Caps) -> Stream {
     let line = if work.narrow { 16 } else { 8 };
     let busy = |quads: &usize| groups(*quads) >= MULTIPROCESSORS * 3 / 4;
     let quads = [line, line / 2].into_iter().find(busy).unwrap_or(4);
-    let wide = caps.max_invocations >= 512 && caps.shared_bytes >= m * 512 * 16;
-    let slices = if wide { 512 } else { 256 } / quads;
+    let fits = |wg: u32| caps.max_invocations >= wg && caps.shared_bytes >= m * wg as usize * 16;
+    // A row for which a multiprocessor has no more than one workgroup: 24 us by 1024 invocations, 27 by 512, both timed
+    // among others of their kind.
+    let alone = m == 1 && !work.narrow && busy(&quads) && groups(quads) <= MULTIPROCESSORS;
+    let slices =
+        [1024, 512].into_iter().find(|wg| fits(*wg) && (alone || *wg < 1024)).unwrap_or(256) as usize / quads;
     // Then parts of K, each of several rounds: a second launch is short beside a long K.
     let room = if caps.allows(Fast::SplitK) { (k / (slices * 16)).clamp(1, 16) } else { 1 };
     let wanted = (MULTIPROCESSORS / groups(quads).max(1)).clamp(1, room);
@@ -403,10 +407,12 @@ mod tests {
     fn small_and_narrow_products_fill_the_device() {
         let caps = plain();
         // A matrix that is read once: by workgroups enough for a GPU, in parts of K where columns are few.
-        for (sizes, quads) in [([1, 4096, 4096], 8), ([4, 4096, 16384], 8), ([2, 4096, 512], 4)] {
+        for (sizes, quads, wg) in
+            [([1, 4096, 4096], 8, 1024), ([4, 4096, 16384], 8, 512), ([2, 4096, 512], 4, 512)]
+        {
             let Product::Stream(stream) = product(&work(1, sizes, false), &caps) else { panic!("{sizes:?}") };
             let Stream { rows, quads: made, slices, splits } = stream;
-            assert_eq!((rows as usize, made, made * slices), (sizes[0], quads, 512), "{sizes:?}");
+            assert_eq!((rows as usize, made, made * slices), (sizes[0], quads, wg), "{sizes:?}");
             assert!(sizes[2] / (4 * quads as usize) * splits as usize >= 64, "{stream:?}");
         }
         let caps = Caps { off: caps.off.with(Fast::StreamedMatmul), ..caps };
