@@ -51,6 +51,8 @@ pub const SCAN_TILE: &str = include_str!("scan_tile.wgsl");
 /// Scans of neighbours, one workgroup a line, four elements a lane and row.
 pub const SCAN_QUADS: &str = include_str!("scan_quads.wgsl");
 
+/// Few positions of a scatter put in order, by counting.
+pub const SCATTER_RANK: &str = include_str!("scatter_rank.wgsl");
 /// Places in order, by counting.
 pub const ARGSORT_RANK: &str = include_str!("argsort_rank.wgsl");
 /// Two ordered runs as one.

@@ -7,8 +7,8 @@ mod product;
 use wgrad_graph::{Caps, DeviceKind, Fast};
 
 pub(crate) use large::{
-    radix, radix_chunks, radix_each, scan_chunks, scan_quads, scan_tiles, scatter_window, sorted_scatter,
-    turned_edge, turning_workgroup, turns, votes,
+    counted_scatter, radix, radix_chunks, radix_each, scan_chunks, scan_quads, scan_tiles, scatter_window,
+    sorted_scatter, turned_edge, turning_workgroup, turns, votes,
 };
 pub(crate) use product::{
     Direct, Product, Stream, Tile, Units, Work, half_products, in_parts, product, split_products,
