@@ -13,6 +13,7 @@ crate::suite![
     plain: ;
     device: turned_tiles, turned_operands_in_larger_kernels, sorting_by_digits, positions_in_order, scans_in_chunks,
         eight_neighbours_at_a_time, few_long_reductions,
+        rows_that_sum_columns,
 ];
 
 /// Something recorded, and what it is called.
@@ -63,6 +64,35 @@ pub(crate) fn small(p: &Pass, dims: &[usize], dtype: DType, of: usize) -> Tensor
     let value = |i: usize| ((i * 7919 + of * 31) % 113) as f32;
     let elems: Vec<f32> = (0..dims.iter().product()).map(value).collect();
     p.input(HostTensor::new(dims, &elems).unwrap().cast(dtype)).unwrap()
+}
+
+/// A norm's gradients: along rows, and over all rows for each column.
+fn rows_that_sum_columns(subject: &Subject) {
+    let shapes: &[[usize; 2]] = match subject.is_slow() {
+        true => &[[1057, 2048]],
+        // One row of a workgroup, eight of them, and fewer rows than would pay.
+        false => &[[1061, 2048], [8453, 260], [1055, 2048]],
+    };
+    agree(subject, 2e-5, |p| {
+        let mut made = Vec::new();
+        for dims in shapes {
+            for dtype in [DType::F32, DType::F16] {
+                let n = dims[1];
+                let [x, g] = [1, 2].map(|of| small(p, dims, dtype, of).cast(DType::F32) * 0.01 - 0.5);
+                let [w, b] = [3, 4].map(|of| small(p, &[n], DType::F32, of) * 0.01 - 0.5);
+                let y = x.layer_norm(w, b, 1e-5);
+                let grads = wgrad::vjp(&[y], &[g], &[x, w, b]).unwrap();
+                let named = ["x", "weight", "bias"].into_iter().zip(grads);
+                made.extend(named.map(|(of, d)| (format!("layer_norm of {dtype} {dims:?}, {of}"), d)));
+            }
+            let [x, g] = [5, 6].map(|of| small(p, dims, DType::F32, of) * 0.01 - 0.5);
+            let y = x.softmax(1);
+            let d = wgrad::vjp(&[y], &[g], &[x]).unwrap()[0];
+            made.push((format!("softmax {dims:?}"), d));
+            made.push((format!("sums of what was read {dims:?}"), (x * g).sum(0)));
+        }
+        made
+    });
 }
 
 fn turned_tiles(subject: &Subject) {

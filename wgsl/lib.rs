@@ -33,6 +33,8 @@ pub const TRANSPOSE: &str = include_str!("transpose.wgsl");
 pub const REDUCE: &str = include_str!("reduce.wgsl");
 /// Row programs.
 pub const ROW: &str = include_str!("row.wgsl");
+/// Row programs that sum columns meanwhile.
+pub const ROW_SUMS: &str = include_str!("row_sums.wgsl");
 /// Scatter.
 pub const SCATTER: &str = include_str!("scatter.wgsl");
 /// Matrix products staged through workgroup memory.

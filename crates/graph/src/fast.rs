@@ -55,6 +55,8 @@ pub enum Fast {
     EqualPasses,
     /// Several reductions along one row, and what lies between and after them, in one kernel.
     RowPrograms,
+    /// Sums over rows for each column, by the kernel that runs along the rows before them.
+    ColumnSums,
     /// Attention by blocks, without its weights in memory.
     FlashAttention,
     /// Attention of f16 on units that multiply small matrices, where the adapter has those.
@@ -65,7 +67,7 @@ pub enum Fast {
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 27] = [
+    pub const ALL: [Fast; 28] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
@@ -90,6 +92,7 @@ impl Fast {
         Fast::Repeats,
         Fast::EqualPasses,
         Fast::RowPrograms,
+        Fast::ColumnSums,
         Fast::FlashAttention,
         Fast::CooperativeAttention,
         Fast::BoundPlans,
@@ -122,6 +125,7 @@ impl Fast {
             Fast::Repeats => "repeats",
             Fast::EqualPasses => "equal_passes",
             Fast::RowPrograms => "row_programs",
+            Fast::ColumnSums => "column_sums",
             Fast::FlashAttention => "flash_attention",
             Fast::CooperativeAttention => "cooperative_attention",
             Fast::BoundPlans => "bound_plans",

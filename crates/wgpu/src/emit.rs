@@ -63,6 +63,19 @@ pub(crate) fn lower(step: &Step, graph: &Graph, scalars: &[NodeId], caps: &Caps)
     })
 }
 
+/// The dispatches of two neighbouring steps that share what they read; `None`: each has its own.
+///
+/// # Errors
+/// As [`lower`].
+pub(crate) fn pair(
+    steps: [&Step; 2],
+    graph: &Graph,
+    scalars: &[NodeId],
+    caps: &Caps,
+) -> Result<Option<[Lowered; 2]>> {
+    row::pair(steps, graph, scalars, caps)
+}
+
 /// The dispatches that run a product by this kernel.
 ///
 /// # Errors

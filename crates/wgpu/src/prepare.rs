@@ -132,7 +132,22 @@ impl Ready {
 
 /// The dispatches of each of the plan's steps.
 pub(crate) fn lower(caps: &Caps, plan: &Plan) -> Result<Vec<Lowered>> {
-    plan.steps.par_iter().map(|step| emit::lower(step, &plan.graph, &plan.scalars, caps)).collect()
+    let one = |step| emit::lower(step, &plan.graph, &plan.scalars, caps);
+    let mut all = plan.steps.par_iter().map(one).collect::<Result<Vec<Lowered>>>()?;
+    for (at, pair) in plan.steps.windows(2).enumerate() {
+        // Scratch memory holds what the one hands to the other: nothing may run between them.
+        let alone = |at: usize| {
+            let batch = |at: usize| plan.steps.get(at).map(|step| step.batch);
+            (at == 0 || batch(at - 1) != batch(at)) && batch(at + 1) != batch(at)
+        };
+        if alone(at)
+            && alone(at + 1)
+            && let Some(two) = emit::pair([&pair[0], &pair[1]], &plan.graph, &plan.scalars, caps)?
+        {
+            all[at..at + 2].clone_from_slice(&two);
+        }
+    }
+    Ok(all)
 }
 
 /// Scratch memory that the steps share, bytes.

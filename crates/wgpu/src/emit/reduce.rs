@@ -1,5 +1,7 @@
 //! Reductions: one launch, or partial states to scratch and a second launch that combines them.
 
+mod columns;
+
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
@@ -13,6 +15,7 @@ use super::states::{State, States};
 use super::{arithmetic, fold, points};
 use crate::choose::{self, Lanes};
 use crate::launch::{Launch, Lowered};
+pub(super) use columns::Columns;
 
 /// What is done at a step `r`.
 struct Point {
@@ -221,7 +224,7 @@ impl<'a> Reduction<'a> {
         if parts == 1 {
             return Ok(Lowered { launches: vec![first], scratch_bytes: 0 });
         }
-        let last = self.combine(parts)?;
+        let last = self.combine(parts, false)?;
         Ok(Lowered { launches: vec![first, last], scratch_bytes: self.scratch_words(parts) * 4 })
     }
 
@@ -411,10 +414,14 @@ impl<'a> Reduction<'a> {
         )
     }
 
-    /// The launch that combines partial states.
-    fn combine(&self, parts: u32) -> Result<Launch> {
+    /// The launch that combines partial states; `apart`: those of one part lie together, rather than those of one
+    /// result.
+    fn combine(&self, parts: u32, apart: bool) -> Result<Launch> {
         let bytes = self.states.bytes();
-        let lanes = choose::final_lanes(parts, bytes, self.cx.caps);
+        let lanes = match apart {
+            true => choose::column_lanes(bytes, self.cx.caps),
+            false => choose::final_lanes(parts, bytes, self.cx.caps),
+        };
         let mut k = Kernel::new(self.cx);
         let flagged = self.note_epilogue(&mut k);
         k.scratch(self.scratch_words(parts), false, Touch::Each);
@@ -423,7 +430,10 @@ impl<'a> Reduction<'a> {
         }
         let place = self.place(&mut k, &lanes, parts as usize);
         let plane = k.word("plane", (self.results * parts as usize) as i64);
-        let mut loads = "let spot = o * length + r;\n".to_owned();
+        let mut loads = match apart {
+            true => "let spot = r * results + o;\n".to_owned(),
+            false => "let spot = o * length + r;\n".to_owned(),
+        };
         for (f, (a, field, ty)) in self.states.fields().enumerate() {
             let at = if f == 0 { "spot".to_owned() } else { format!("spot + {f}u * {plane}") };
             let _ = writeln!(loads, "let v{a}{field} = {};", recast(&k.scratch_word(&at), "u32", ty));

@@ -2,11 +2,14 @@
 //! memory, and where they can they hold what they have read.
 
 mod print;
+mod sums;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use wgrad_graph::{AccKind, DType, Expr, ExprId, Fast, IndexId, Reduce, Result, RowStage, Store, bail};
+use wgrad_graph::{
+    AccKind, Binary, DType, Expr, ExprId, Fast, IndexId, Reduce, Result, RowStage, Store, bail,
+};
 
 use super::body::{Printer, Space};
 use super::index::{Along, along};
@@ -17,32 +20,17 @@ use crate::choose::{self, RowLanes, RowWork};
 use crate::launch::{Launch, Lowered};
 use print::{Function, Unit};
 
+pub(super) use sums::pair;
+
 pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
-    let group = &*cx.step.group;
-    let rows = points("row", group.outer())?;
-    if rows == 0 {
-        return Ok(Lowered::default());
-    }
-    let length = points("row", &group.dims[group.outer().len()..])?;
-    points("row", &group.dims)?;
-    let mut accs = Vec::new();
-    for acc in &group.accs {
-        let dtype = group.body.exprs[acc.x as usize].1;
-        let AccKind::Reduce(kind) = acc.kind else { bail!(Kernel, "row", "finds no index of an extreme") };
-        if !matches!(dtype, DType::F32 | DType::I32 | DType::U32 | DType::I64) {
-            bail!(DType, "reduce", "has no kernel for {dtype}");
-        }
-        accs.push((kind, wgsl_type(dtype)));
-    }
-    let stages = group.row_stages();
-    let mut program =
-        Rows { cx, stages, accs, rows, length, quads: false, passes: Vec::new(), held: Vec::new() };
-    program.quads = cx.caps.allows(Fast::Quads) && program.takes_quads();
-    program.survey();
+    let Some(mut program) = Rows::of(cx)? else { return Ok(Lowered::default()) };
     let lanes = program.lanes();
     program.hold(&lanes);
     Ok(Lowered { launches: vec![program.launch(&lanes)?], scratch_bytes: 0 })
 }
+
+/// Instructions from which on what is made of loads is held, like what is hard: a quad of it takes four registers.
+const LONG: usize = 8;
 
 struct Rows<'a> {
     cx: Cx<'a>,
@@ -57,8 +45,9 @@ struct Rows<'a> {
     passes: Vec<Vec<bool>>,
     /// Expressions that a lane holds from the run that makes them on.
     held: Vec<ExprId>,
+    /// Whether all loads of held units come before the first level.
+    early: bool,
 }
-
 /// The expressions that an expression refers to.
 fn operands(expr: &Expr, mut f: impl FnMut(ExprId)) {
     match *expr {
@@ -70,6 +59,34 @@ fn operands(expr: &Expr, mut f: impl FnMut(ExprId)) {
 }
 
 impl<'a> Rows<'a> {
+    /// The program of a step; `None`: there are no rows.
+    fn of(cx: Cx<'a>) -> Result<Option<Rows<'a>>> {
+        let group = &*cx.step.group;
+        let rows = points("row", group.outer())?;
+        if rows == 0 {
+            return Ok(None);
+        }
+        let length = points("row", &group.dims[group.outer().len()..])?;
+        points("row", &group.dims)?;
+        let mut accs = Vec::new();
+        for acc in &group.accs {
+            let dtype = group.body.exprs[acc.x as usize].1;
+            let AccKind::Reduce(kind) = acc.kind else {
+                bail!(Kernel, "row", "finds no index of an extreme")
+            };
+            if !matches!(dtype, DType::F32 | DType::I32 | DType::U32 | DType::I64) {
+                bail!(DType, "reduce", "has no kernel for {dtype}");
+            }
+            accs.push((kind, wgsl_type(dtype)));
+        }
+        let stages = group.row_stages();
+        let (passes, held) = (Vec::new(), Vec::new());
+        let mut program = Rows { cx, stages, accs, rows, length, quads: false, passes, held, early: false };
+        program.quads = cx.caps.allows(Fast::Quads) && program.takes_quads();
+        program.survey();
+        Ok(Some(program))
+    }
+
     fn exprs(&self) -> &'a [(Expr, DType)] {
         &self.cx.step.group.body.exprs
     }
@@ -130,6 +147,24 @@ impl<'a> Rows<'a> {
         }
     }
 
+    /// Whether a held expression is made, rather than loaded.
+    fn makes(&self, id: usize) -> bool {
+        !matches!(self.exprs()[id].0, Expr::Load { .. })
+    }
+
+    /// About how many instructions make an expression of what is loaded and of numbers of whole rows.
+    fn weight(&self, id: usize) -> usize {
+        let needed = self.needed(&[id as ExprId], |_| false);
+        let one = |(expr, _): &(Expr, DType)| match expr {
+            Expr::Load { .. } => 0,
+            Expr::Binary { op: Binary::MulZero, .. } => 3,
+            Expr::Binary { op: Binary::Div | Binary::DivZero, .. } => 8,
+            _ => 1,
+        };
+        let made = needed.iter().zip(&self.stages).zip(self.exprs());
+        made.filter(|((needed, stage), _)| **needed && stage.whole).map(|(_, expr)| one(expr)).sum()
+    }
+
     /// Finds what each run needs, and what could be held from one to the next.
     fn survey(&mut self) {
         let levels = self.cx.step.group.row_levels();
@@ -141,10 +176,19 @@ impl<'a> Rows<'a> {
         let ids = 0..self.stages.len();
         let dear: Vec<usize> =
             ids.clone().filter(whole).filter(|i| self.dear(*i) && again(&all, *i)).collect();
-        let cut = |(level, roots): (usize, &Vec<ExprId>)| {
-            self.needed(roots, |id| dear.contains(&id) && first(id) < level)
+        let cut = |dear: &[usize]| -> Vec<Vec<bool>> {
+            let cut = |(level, roots): (usize, &Vec<ExprId>)| {
+                self.needed(roots, |id| dear.contains(&id) && first(id) < level)
+            };
+            roots.iter().enumerate().map(cut).collect()
         };
-        let passes: Vec<Vec<bool>> = roots.iter().enumerate().map(cut).collect();
+        // What takes long to make again, and is asked for.
+        let long = ids.clone().filter(whole).filter(|i| again(&all, *i) && self.weight(*i) >= LONG);
+        let wide: Vec<usize> = dear.iter().copied().chain(long.filter(|i| !dear.contains(i))).collect();
+        let reached = cut(&wide);
+        let later = |i: &usize| (first(*i) + 1..reached.len()).any(|level| reached[level][*i]);
+        let dear: Vec<usize> = wide.into_iter().filter(later).collect();
+        let passes = cut(&dear);
         let load = |id: &usize| matches!(self.exprs()[*id].0, Expr::Load { .. });
         let loads = ids.filter(whole).filter(load).filter(|id| again(&passes, *id));
         self.held = dear.iter().copied().chain(loads).map(|id| id as ExprId).collect();
@@ -270,13 +314,7 @@ impl<'a> Rows<'a> {
         (f.text, f.fresh) = (head.out, head.fresh);
         let mut units: Vec<Unit> = Vec::new();
         for c in 0..lanes.held {
-            let (each, y) = (if self.quads { 4 } else { 1 }, lanes.y);
-            let _ = writeln!(
-                f.text,
-                "let u{c} = min({c}u * {y}u + y, units - 1u);\nlet on{c} = {c}u * {y}u + y < units;\n\
-                 let m{c} = u{c} * {each}u;\nlet e{c} = row + m{c};"
-            );
-            units.push(self.unit(&mut k, &mut f, &format!("m{c}")));
+            units.push(self.held_unit(&mut k, &mut f, c, lanes));
         }
         let names: Vec<String> = (0..self.accs.len()).map(|a| format!("r{a}")).collect();
         for level in 0..self.levels() {
@@ -292,9 +330,63 @@ impl<'a> Rows<'a> {
         let levels = self.levels();
         self.once(&mut k, &mut f, &self.passes[levels], &names)?;
         let along = self.run(&mut k, &mut f, &mut units, levels, lanes, &names)?;
+        let once = self.print_once(&mut k, &f, &names)?;
+        let declare = self.declared(lanes);
+        let regions =
+            [("place", place.as_str()), ("levels", f.text.as_str()), ("along", &along), ("once", &once)];
+        let grid = fold((self.rows as u64).div_ceil(u64::from(lanes.x)), cx.caps)?;
+        let work: u64 = self.passes.iter().map(|n| arithmetic(&group.body, n)).sum();
+        k.finish(
+            &self.file(wgrad_wgsl::ROW, lanes),
+            &declare,
+            &regions,
+            grid,
+            (self.rows * self.length) as u64 * work,
+        )
+    }
+
+    /// Unit `c` of a lane.
+    fn held_unit(&self, k: &mut Kernel<'_>, f: &mut Function, c: u32, lanes: &RowLanes) -> Unit {
+        let (each, y) = (if self.quads { 4 } else { 1 }, lanes.y);
+        let _ = writeln!(
+            f.text,
+            "let u{c} = min({c}u * {y}u + y, units - 1u);\nlet on{c} = {c}u * {y}u + y < units;\n\
+             let m{c} = u{c} * {each}u;\nlet e{c} = row + m{c};"
+        );
+        self.unit(k, f, &format!("m{c}"))
+    }
+
+    /// Whether lanes of a subgroup, which belong to one row, tell each other what they have.
+    fn by_subgroups(&self, lanes: &RowLanes) -> bool {
+        lanes.inner && choose::row_subgroups(lanes.y, self.cx.caps)
+    }
+
+    /// The workgroup's size, and its memory.
+    fn declared(&self, lanes: &RowLanes) -> String {
+        let wg = lanes.x * lanes.y;
+        let mut declare = format!("const WG = {wg}u;\n");
+        let apart = if self.by_subgroups(lanes) { self.cx.caps.subgroup } else { 1 };
+        if lanes.y > apart {
+            for (a, (_, ty)) in self.accs.iter().enumerate() {
+                let _ = writeln!(declare, "var<workgroup> t{a}: array<{ty}, {}>;", wg / apart);
+            }
+        }
+        declare
+    }
+
+    /// The text of a kernel, which counts its lanes by subgroups where those are one row's.
+    fn file(&self, file: &str, lanes: &RowLanes) -> String {
+        let lane = "@builtin(local_invocation_index) lane: u32,";
+        let parts = "@builtin(subgroup_id) part: u32,\n    @builtin(subgroup_invocation_id) sub: u32,";
+        if self.by_subgroups(lanes) { file.replace(lane, parts) } else { file.to_owned() }
+    }
+
+    /// Stores once a row.
+    fn print_once(&self, k: &mut Kernel<'_>, f: &Function, names: &[String]) -> Result<String> {
+        let none = HashMap::new();
         let space =
             Space { linear: Some("o".to_owned()), coords: Some(f.coords.clone()), rank: self.outer() };
-        let mut p = Printer::new(&mut k, &group.body, space, &names, &none, "z");
+        let mut p = Printer::new(k, &self.cx.step.group.body, space, names, &none, "z");
         p.give_names(&f.once);
         // By the first lane alone: a store may lie in the place of what only it reads.
         let mut lines = String::new();
@@ -304,19 +396,7 @@ impl<'a> Rows<'a> {
             lines.push_str(&p.k.store(s, &element.at, &value));
         }
         p.out.push_str(&lines);
-        let once = p.out;
-        let wg = lanes.x * lanes.y;
-        let mut declare = format!("const WG = {wg}u;\n");
-        if lanes.y > 1 {
-            for (a, (_, ty)) in self.accs.iter().enumerate() {
-                let _ = writeln!(declare, "var<workgroup> t{a}: array<{ty}, {wg}>;");
-            }
-        }
-        let regions =
-            [("place", place.as_str()), ("levels", f.text.as_str()), ("along", &along), ("once", &once)];
-        let grid = fold((self.rows as u64).div_ceil(u64::from(lanes.x)), cx.caps)?;
-        let work: u64 = self.passes.iter().map(|n| arithmetic(&group.body, n)).sum();
-        k.finish(wgrad_wgsl::ROW, &declare, &regions, grid, (self.rows * self.length) as u64 * work)
+        Ok(p.out)
     }
 
     /// Where a lane stands.
@@ -331,8 +411,12 @@ impl<'a> Rows<'a> {
             _ if lanes.inner => (format!("lane / {y}u"), format!("lane % {y}u")),
             _ => (format!("lane % {x}u"), format!("lane / {x}u")),
         };
+        let lane = match self.by_subgroups(lanes) {
+            true => format!("let lane = part * {}u + sub;\n", self.cx.caps.subgroup),
+            false => String::new(),
+        };
         format!(
-            "let units = {units};\nlet y = {py};\nlet spot = slot * {x}u + {px};\nlet live = spot < {rows};\n\
+            "{lane}let units = {units};\nlet y = {py};\nlet spot = slot * {x}u + {px};\nlet live = spot < {rows};\n\
              let o = min(spot, {rows} - 1u);\nlet row = o * {length};\n"
         )
     }

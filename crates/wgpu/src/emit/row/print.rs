@@ -85,6 +85,9 @@ impl Rows<'_> {
     /// The lanes of a row meet: `r` of each accumulator of the level is its result, in every lane.
     pub(super) fn tree(&self, level: usize, lanes: &RowLanes) -> String {
         let mut out = String::new();
+        if self.by_subgroups(lanes) {
+            return self.meet(level, lanes);
+        }
         if lanes.y > 1 {
             let put: String = self.of_level(level).map(|a| format!("t{a}[lane] = a{a};\n")).collect();
             let apart = if lanes.inner { 1 } else { lanes.x };
@@ -111,6 +114,40 @@ impl Rows<'_> {
         out
     }
 
+    /// Lanes of a subgroup tell each other what they have, and subgroups meet in workgroup memory, behind one barrier.
+    fn meet(&self, level: usize, lanes: &RowLanes) -> String {
+        let mut out = String::new();
+        let sg = self.cx.caps.subgroup;
+        let apart = lanes.y / sg;
+        for a in self.of_level(level) {
+            let (kind, ty) = self.accs[a];
+            for step in (0..sg.ilog2()).map(|s| 1 << s) {
+                let other = format!("subgroupShuffleXor(a{a}, {step}u)");
+                let _ = writeln!(out, "a{a} = {};", combined(kind, ty, &format!("a{a}"), &other));
+            }
+            if apart > 1 {
+                let _ = writeln!(out, "if (sub == 0u) {{ t{a}[part] = a{a}; }}");
+            }
+        }
+        if apart > 1 {
+            out.push_str("workgroupBarrier();\n");
+        }
+        for a in self.of_level(level) {
+            let (kind, ty) = self.accs[a];
+            if apart == 1 {
+                let _ = writeln!(out, "let r{a} = a{a};");
+                continue;
+            }
+            let _ = writeln!(out, "var met{a} = t{a}[part / {apart}u * {apart}u];");
+            for i in 1..apart {
+                let other = format!("t{a}[part / {apart}u * {apart}u + {i}u]");
+                let _ = writeln!(out, "met{a} = {};", combined(kind, ty, &format!("met{a}"), &other));
+            }
+            let _ = writeln!(out, "let r{a} = met{a};");
+        }
+        out
+    }
+
     /// A run along the row: the accumulators of `level`, or at the last level the stores. Loads of held units go to
     /// the text of the function.
     pub(super) fn run(
@@ -128,12 +165,15 @@ impl Rows<'_> {
             return Ok(out);
         }
         if lanes.held > 0 {
-            for (c, unit) in units.iter_mut().enumerate() {
-                self.load(k, f, unit, c, level)?;
+            let upto = if level == 0 && self.early { self.levels() } else { level };
+            for level in level..=upto {
+                for (c, unit) in units.iter_mut().enumerate() {
+                    self.load(k, f, unit, c, level)?;
+                }
             }
             for (c, unit) in units.iter().enumerate() {
                 let new = self.held.iter().filter(|x| self.passes[level][**x as usize]);
-                for x in new.filter(|x| self.dear(**x as usize) && self.first(**x) == level) {
+                for x in new.filter(|x| self.makes(**x as usize) && self.first(**x) == level) {
                     let ty = wgsl_type(self.exprs()[*x as usize].1);
                     for lane in 0..if self.quads { 4 } else { 1 } {
                         let _ = writeln!(f.text, "var k{x}_{c}_{lane} = {ty}();");
@@ -308,7 +348,7 @@ impl Rows<'_> {
             }
             p.give_names(names.once);
             if let Some(c) = names.held {
-                let dear = self.held.iter().filter(|x| self.dear(**x as usize));
+                let dear = self.held.iter().filter(|x| self.makes(**x as usize));
                 let (old, new): (Vec<&ExprId>, _) = dear.partition(|x| self.first(**x) < level);
                 let held = |x: &ExprId| format!("k{x}_{c}_{lane}");
                 p.give_names(&old.iter().map(|x| (**x, held(x))).collect());

@@ -109,3 +109,47 @@ fn columns_are_taken_by_fours() {
     }
     assert_eq!(fours, 12);
 }
+
+/// Rows scaled to unit length: the gradient of what was scaled, and that of a weight, which is a sum over rows.
+fn unit_gradients(dims: [usize; 2], dtype: DType) -> Sketch {
+    let mut s = Sketch::default();
+    let [x, g] = [0, 1].map(|_| s.input(&dims, dtype)).map(|x| s.cast(x, DType::F32));
+    let times = |s: &mut Sketch, x, w| s.op(Op::Binary(Binary::Mul), &[x, w]);
+    let square = times(&mut s, x, x);
+    let n = s.op(Op::Reduce { kind: Reduce::Sum, axes: [1].into_iter().collect::<Axes>() }, &[square]);
+    let r = s.op(Op::Unary(Unary::Rsqrt), &[n]);
+    let r = s.to(Op::Expand, &[r], &dims);
+    let y = times(&mut s, x, r);
+    let of_weight = times(&mut s, g, y);
+    let along = reduce(&mut s, Reduce::Sum, of_weight, 1);
+    let away = times(&mut s, y, along);
+    let d = s.op(Op::Binary(Binary::Sub), &[g, away]);
+    let d = times(&mut s, d, r);
+    let w = s.op(Op::Reduce { kind: Reduce::Sum, axes: [0].into_iter().collect::<Axes>() }, &[of_weight]);
+    s.roots = vec![d, w];
+    s
+}
+
+/// A reduction of columns that reads what the row program before it reads is summed by that.
+#[test]
+fn rows_sum_columns_meanwhile() {
+    let mut joint = 0;
+    let shapes = [[16384, 4096], [8192, 768], [9000, 260], [1055, 4096], [4000, 102]];
+    for caps in [gpu(), software(), Caps { native_half: true, ..gpu() }, Caps { subgroup: 1, ..gpu() }] {
+        for (dims, dtype) in shapes.into_iter().flat_map(|d| [(d, DType::F32), (d, DType::F16)]) {
+            let plan = unit_gradients(dims, dtype).plan(&caps, true);
+            let all = crate::prepare::lower(&caps, &plan).unwrap();
+            all.iter().flat_map(|l| &l.launches).for_each(|l| check_launch(l, &caps));
+            let two =
+                all.windows(2).any(|l| l[0].launches.len() == 1 && l[0].launches[0].source.contains("teams"));
+            assert!(!two || dims[0] >= 4 * 264 && dims[1] % 4 == 0, "{dims:?}");
+            joint += usize::from(two);
+            if two {
+                // The second launch of the two reads what the first wrote.
+                assert!(all.iter().all(|l| l.scratch_bytes > 0), "{plan}");
+            }
+        }
+    }
+    // Three shapes: floats on three devices, halves on the one that has words of 16 bits.
+    assert_eq!(joint, 12);
+}
