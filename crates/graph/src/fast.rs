@@ -61,13 +61,15 @@ pub enum Fast {
     FlashAttention,
     /// Attention of f16 on units that multiply small matrices, where the adapter has those.
     CooperativeAttention,
+    /// Attention of f32 on those units, each number as two halves.
+    SplitAttention,
     /// A plan bound to the buffers that it was bound to before takes its bind groups as a whole.
     BoundPlans,
 }
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 28] = [
+    pub const ALL: [Fast; 29] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
@@ -95,6 +97,7 @@ impl Fast {
         Fast::ColumnSums,
         Fast::FlashAttention,
         Fast::CooperativeAttention,
+        Fast::SplitAttention,
         Fast::BoundPlans,
     ];
 
@@ -128,6 +131,7 @@ impl Fast {
             Fast::ColumnSums => "column_sums",
             Fast::FlashAttention => "flash_attention",
             Fast::CooperativeAttention => "cooperative_attention",
+            Fast::SplitAttention => "split_attention",
             Fast::BoundPlans => "bound_plans",
         }
     }

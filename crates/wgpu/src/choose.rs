@@ -428,9 +428,11 @@ pub(crate) struct Strips {
 
 /// The workgroup of an attention on units for heads of so many features: registers hold a subgroup's sums and kept rows, and
 /// the scores of its rows with a tile's, and 48 KiB the strips and two tiles.
-pub(crate) fn attention_strips(owned: Owned, features: usize) -> Strips {
+pub(crate) fn attention_strips(owned: Owned, features: usize, split: bool) -> Strips {
     let form = |rows, warps, wide| Strips { rows, warps, wide };
     match (owned, features) {
+        // Two parts of every number: half as many rows at a time.
+        _ if split => form(16, 4, 32),
         (Owned::Result, ..=64) => form(16, 4, 32),
         (Owned::Queries, ..=64) => form(16, 4, 64),
         (Owned::Keys, ..=64) => form(16, 4, 32),

@@ -30,6 +30,7 @@ use wgrad_graph::{Body, Caps, CustomId, Expr, Graph, Kind, NodeId, Result, Step,
 
 use crate::choose::Product;
 use crate::launch::{Binding, Bound, Launch, Lowered, Params};
+pub(crate) use attention::follows_marks;
 pub(crate) use batch::batch;
 use kernel::Cx;
 #[cfg(test)]

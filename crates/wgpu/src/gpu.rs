@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wgrad_graph::{
-    Args, Backend, BufferId, Bytes, Caps, Error, ErrorKind, Fast, Memory, Pending, Plan, Prepared, Result,
-    Ticket,
+    Args, Backend, BufferId, Bytes, Caps, Error, ErrorKind, Fast, Memory, Off, Pending, Plan, Prepared,
+    Result, Ticket,
 };
 
 use crate::adapter::{AdapterInfo, features};
@@ -155,6 +155,7 @@ fn experimental(wanted: bool) -> wgpu::ExperimentalFeatures {
 #[derive(Debug)]
 pub struct Gpu {
     core: Arc<Core>,
+    adapter: AdapterInfo,
 }
 
 impl Gpu {
@@ -188,7 +189,7 @@ impl Gpu {
             wgrad_graph::bail!(Adapter, "open", "limits may be lowered, not raised: {caps:?}");
         }
         if caps.cooperative {
-            for path in matrices::refused(adapter, &caps) {
+            for path in matrices::refused(adapter, &caps, &matrices::OF_PRODUCTS) {
                 caps.off = caps.off.with(path);
             }
         }
@@ -271,7 +272,7 @@ impl Gpu {
             deny: Default::default(),
             caps,
         };
-        Ok(Gpu { core: Arc::new(core) })
+        Ok(Gpu { core: Arc::new(core), adapter: adapter.clone() })
     }
 
     /// How large uploads are copied from now on.
@@ -315,7 +316,13 @@ impl Backend for Gpu {
     }
 
     fn prepare(&self, plan: &Arc<Plan>) -> Result<Arc<dyn Prepared>> {
-        let lowered = prepare::lower(&self.core.caps, plan)?;
+        let mut lowered = prepare::lower(&self.core.caps, plan)?;
+        let paths = matrices::attention::paths(plan, &lowered);
+        let refused = matrices::refused(&self.adapter, &self.core.caps, &paths);
+        if !refused.is_empty() {
+            let off = refused.into_iter().fold(self.core.caps.off, Off::with);
+            lowered = prepare::lower(&Caps { off, ..self.core.caps.clone() }, plan)?;
+        }
         Ok(Arc::new(prepare::prepare(&self.core, plan, lowered)?))
     }
 

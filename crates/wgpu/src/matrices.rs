@@ -38,33 +38,36 @@ pub(crate) fn promised(adapter: &wgpu::Adapter) -> bool {
     adapter.features().contains(wanted) && adapter.cooperative_matrix_properties().iter().any(fits)
 }
 
-/// The paths on units for matrices that give wrong numbers on this adapter, or fail. Tried once a process for
-/// each adapter, on a device of its own: a device that is lost here is lost to nobody.
-pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps) -> Vec<Fast> {
-    static TRIED: Mutex<Option<HashMap<String, Vec<Fast>>>> = Mutex::new(None);
-    let key = format!("{}\n{}\n{}", adapter.name, adapter.driver, adapter.pci);
+/// The paths on units that are tried when a device opens. Those of attention, whose kernels are long to compile, are
+/// when a plan first wants them.
+pub(crate) const OF_PRODUCTS: [Fast; 2] = [Fast::CooperativeMatmul, Fast::SplitMatmul];
+
+/// Those of `paths` on units for matrices that give wrong numbers on this adapter, or fail. Each is tried once a process
+/// for each adapter, on a device of its own: a device that is lost here is lost to nobody.
+pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps, paths: &[Fast]) -> Vec<Fast> {
+    static TRIED: Mutex<Option<HashMap<(String, Fast), bool>>> = Mutex::new(None);
+    let name = format!("{}\n{}\n{}", adapter.name, adapter.driver, adapter.pci);
     let mut tried = lock(&TRIED);
-    let refused = tried.get_or_insert_default().entry(key).or_insert_with(|| {
-        let mut refused = Vec::new();
-        for path in [Fast::CooperativeMatmul, Fast::SplitMatmul, Fast::CooperativeAttention] {
-            // A device of its own for each: what one loses, the other may do.
-            let tried = Gpu::untested(adapter, caps.clone()).and_then(|gpu| fault(&gpu, path));
-            match tried {
-                Ok(None) => continue,
-                Ok(Some(why)) => tracing::warn!(adapter = adapter.name, %path, why, "wrong; not used"),
-                Err(error) => tracing::warn!(adapter = adapter.name, %path, %error, "fails; not used"),
-            }
-            refused.push(path);
+    let tried = tried.get_or_insert_default();
+    let wrong = |path: Fast| {
+        match Gpu::untested(adapter, caps.clone()).and_then(|gpu| fault(&gpu, path)) {
+            Ok(None) => return false,
+            Ok(Some(why)) => tracing::warn!(adapter = adapter.name, %path, why, "wrong; not used"),
+            Err(error) => tracing::warn!(adapter = adapter.name, %path, %error, "fails; not used"),
         }
-        refused
-    });
-    refused.clone()
+        true
+    };
+    paths
+        .iter()
+        .copied()
+        .filter(|path| *tried.entry((name.clone(), *path)).or_insert_with(|| wrong(*path)))
+        .collect()
 }
 
 /// What is wrong with the products of a path, on any tiling that it has, or with its attention.
 pub(crate) fn fault(gpu: &Gpu, path: Fast) -> Result<Option<String>> {
-    if path == Fast::CooperativeAttention {
-        return attention::fault(gpu);
+    if matches!(path, Fast::CooperativeAttention | Fast::SplitAttention) {
+        return attention::fault(gpu, path);
     }
     let split = path == Fast::SplitMatmul;
     let products = if split { choose::split_products(gpu.caps()) } else { choose::half_products() };

@@ -48,6 +48,11 @@ impl Goal {
     }
 }
 
+/// Whether a launch computes what one on units before it has left out.
+pub(crate) fn follows_marks(launch: &Launch) -> bool {
+    launch.source.contains("let marked = ")
+}
+
 /// An attention that is to be printed.
 #[derive(Copy, Clone)]
 pub(super) struct Site<'a> {
@@ -60,6 +65,30 @@ pub(super) struct Site<'a> {
     pub(super) quads: bool,
     /// Whether units for matrices may multiply.
     pub(super) units: bool,
+    /// Whether those are of f32, each in two parts.
+    pub(super) split: bool,
+}
+
+/// Where a launch on units tells which blocks of own rows it leaves to the tiles: a word each, in scratch memory.
+#[derive(Copy, Clone)]
+pub(super) struct Marks {
+    offset: usize,
+    /// Blocks of 64 own rows of a head.
+    across: usize,
+    /// Those of all heads.
+    blocks: usize,
+}
+
+impl Marks {
+    fn note(&self, k: &mut Kernel<'_>) {
+        k.scratch_at(self.offset, self.blocks, true, Touch::Each);
+    }
+
+    /// The mark of the block at row `at` of a workgroup's.
+    fn mark(&self, k: &mut Kernel<'_>, at: usize) -> String {
+        let across = k.word("marks", self.across as i64);
+        k.scratch_word_at(self.offset, &format!("pair * {across} + own0 / {ROWS}u + {}u", at / ROWS))
+    }
 }
 
 pub(super) fn lower(cx: Cx<'_>, op: Op, ins: &[(u16, IndexId)]) -> Result<Lowered> {
@@ -67,7 +96,7 @@ pub(super) fn lower(cx: Cx<'_>, op: Op, ins: &[(u16, IndexId)]) -> Result<Lowere
     let node = cx.graph.node(cx.step.group.stores[0].val.node);
     let shape = |i: usize| cx.graph.out(node.inputs[i]).shape;
     let heads = Heads::of(shape(0), shape(1), shape(2));
-    let mut site = Site { cx, attend, heads, ins, quads: false, units: false };
+    let mut site = Site { cx, attend, heads, ins, quads: false, units: false, split: false };
     let goals: &[Goal] = match op {
         Op::Attention(_) => &[Goal::Result],
         // Accumulators of both in registers: up to 64 features they fit beside the tile's.
@@ -80,13 +109,14 @@ pub(super) fn lower(cx: Cx<'_>, op: Op, ins: &[(u16, IndexId)]) -> Result<Lowere
             Goal::Queries,
         ],
     };
+    site.split = site.featured().iter().all(|i| site.out(*i).dtype == DType::F32);
     site.units = site.on_units(goals) && site.moves_by_fours(&node.inputs, &[DType::F16, DType::F32]);
     site.quads = site.units || site.moves_by_fours(&node.inputs, &[DType::F32]);
-    let mut launches = Vec::new();
+    let mut all = Lowered::default();
     for goal in goals {
-        launches.extend(site.launches(*goal)?);
+        site.launches(*goal, &mut all)?;
     }
-    Ok(Lowered { launches, scratch_bytes: 0 })
+    Ok(all)
 }
 
 impl<'a> Site<'a> {
@@ -183,10 +213,10 @@ impl<'a> Site<'a> {
         let dtype = |i: usize| self.out(i).dtype;
         let rest = self.attend.rest();
         caps.cooperative
-            && caps.allows(Fast::CooperativeAttention)
+            && caps.allows(if self.split { Fast::SplitAttention } else { Fast::CooperativeAttention })
             && caps.subgroup == 32
             && [self.heads.d, self.heads.e].iter().all(|n| (32..=128).contains(n))
-            && (0..3).all(|i| dtype(i) == DType::F16)
+            && (self.split || (0..3).all(|i| dtype(i) == DType::F16))
             && (self.ins.len() <= rest || matches!(dtype(rest), DType::F16 | DType::F32))
             && goals.iter().all(|goal| Units::new(self, *goal).fits())
     }
@@ -221,7 +251,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    fn launches(&self, goal: Goal) -> Result<Vec<Launch>> {
+    fn launches(&self, goal: Goal, all: &mut Lowered) -> Result<()> {
         let Heads { b, h, g, l, s, d, e } = self.heads;
         let name = self.cx.graph.node(self.cx.step.group.stores[0].val.node).op.name();
         let (count, own, other) = if goal.owns_queries() { (b * h, l, s) } else { (b * g, s, l) };
@@ -231,7 +261,7 @@ impl<'a> Site<'a> {
             _ => count * own * width == 0,
         };
         if empty {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let caps = self.cx.caps;
         let units = self.units.then(|| Units::new(self, goal));
@@ -244,32 +274,65 @@ impl<'a> Site<'a> {
         if !choose::runs_to_end(turns, caps) {
             bail!(Limit, name, "{other} rows take more turns of a loop than {} makes", caps.name);
         }
-        let blocks = own.div_ceil(units.as_ref().map_or(ROWS, Units::own));
-        let groups = points(name, &[count, blocks])?;
         let products = match goal {
             Goal::Result | Goal::Keys { keys: false, .. } => d + e,
             Goal::Queries | Goal::Keys { values: false, .. } => 2 * d + e,
             Goal::Keys { .. } => 2 * (d + e),
         };
         let flops = self.heads.pairs(self.attend.causal) * 2 * products as u64;
-        let each = groups.div_ceil(choose::cuts(flops, caps));
-        let mut launches = Vec::new();
-        for first in (0..groups).step_by(each) {
-            let some = each.min(groups - first);
-            let part = flops * some as u64 / groups as u64;
-            let grid = fold(some as u64, caps)?;
-            launches.push(match &units {
-                Some(units) => units.launch([first, groups, blocks], grid, part)?,
-                None => self.launch(goal, class, [first, groups, blocks], grid, part)?,
-            });
+        let across = own.div_ceil(ROWS);
+        let offset = all.scratch_bytes.next_multiple_of(caps.align_bytes);
+        let marks = Marks { offset, across, blocks: count * across };
+        let split = units.is_some() && self.split;
+        if split {
+            all.scratch_bytes = offset + marks.blocks * 4;
         }
-        Ok(launches)
+        for by in [units.as_ref().map(Some), (units.is_none() || split).then_some(None)].into_iter().flatten()
+        {
+            let blocks = own.div_ceil(by.map_or(ROWS, Units::own));
+            let groups = points(name, &[count, blocks])?;
+            let each = groups.div_ceil(choose::cuts(flops, caps));
+            for first in (0..groups).step_by(each) {
+                let some = each.min(groups - first);
+                let part = flops * some as u64 / groups as u64;
+                let (at, grid) = ([first, groups, blocks], fold(some as u64, caps)?);
+                all.launches.push(match by {
+                    Some(units) => units.launch(at, grid, part, marks)?,
+                    None => {
+                        let launch = self.launch(goal, class, at, grid, part, split.then_some(marks))?;
+                        // Few blocks are left to it.
+                        Launch { cost_flops: if split { part / 16 } else { part }, ..launch }
+                    }
+                });
+            }
+        }
+        Ok(())
     }
 
-    fn launch(&self, goal: Goal, class: usize, at: [usize; 3], grid: [u32; 3], flops: u64) -> Result<Launch> {
+    fn launch(
+        &self,
+        goal: Goal,
+        class: usize,
+        at: [usize; 3],
+        grid: [u32; 3],
+        flops: u64,
+        marks: Option<Marks>,
+    ) -> Result<Launch> {
         let mut k = Kernel::new(self.cx);
         let text = Text::new(self, goal, class, &mut k);
-        let regions = text.regions(&mut k, at);
+        if let Some(marks) = marks {
+            marks.note(&mut k);
+        }
+        let mut regions = text.regions(&mut k, at);
+        if let Some(marks) = marks {
+            let place = &mut regions[0].1;
+            let mark = marks.mark(&mut k, 0);
+            *place = place.replace("let live = ", "let inside = ").replace("let end = ", "let last = ");
+            let _ = writeln!(
+                place,
+                "let marked = {mark} != 0u;\nlet live = inside && marked;\nlet end = select(begin, last, marked);"
+            );
+        }
         let regions: Vec<(&str, &str)> = regions.iter().map(|(name, text)| (*name, text.as_str())).collect();
         let extra = text.declared(&mut k);
         k.finish(wgrad_wgsl::ATTENTION_TILE, &extra, &regions, grid, flops)

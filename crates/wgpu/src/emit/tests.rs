@@ -11,6 +11,7 @@ mod rows;
 mod sources;
 mod spaces;
 mod split;
+mod split_attention;
 mod units;
 
 use std::collections::BTreeSet;

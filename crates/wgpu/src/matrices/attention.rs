@@ -3,15 +3,20 @@
 use std::sync::Arc;
 
 use wgrad_graph::{
-    Args, Attend, Backend, DType, Graph, LeafArg, LeafKind, Node, Op, Options, Out, Result, Root, Shape, Val,
-    bail, plan,
+    Args, Attend, Backend, Caps, DType, Fast, Graph, Kind, LeafArg, LeafKind, Node, Op, Options, Out, Plan,
+    Prepared, Result, Root, Shape, Val, bail, plan,
 };
 
 use super::{LONG, f16_bits, noise};
 use crate::gpu::Gpu;
+use crate::launch::Lowered;
+use crate::{emit, prepare};
 
-/// Largest error of a result, relative to its largest number: eight roundings of weights to halves.
+/// Largest error of a result of halves, relative to its largest number: eight roundings of weights to halves.
 const CLOSE: f64 = 4e-3;
+
+/// The same of f32: exponents of scores of up to 60, in 24 bits.
+const CLOSE_SPLIT: f64 = 4e-5;
 
 /// The logarithm of a row that sees nothing.
 const NOTHING: f64 = f32::MAX as f64;
@@ -23,6 +28,8 @@ pub(crate) struct Heads {
     pub(crate) causal: bool,
     /// Whether a mask is added, of infinities too: one query sees nothing.
     pub(crate) masked: bool,
+    /// How operands lie in memory: f16, or f32.
+    pub(crate) dtype: DType,
 }
 
 /// Operands and results, in f64.
@@ -37,13 +44,36 @@ struct Truth {
     grads: [Vec<f64>; 3],
 }
 
+/// The paths on units that a plan's attention takes.
+pub(crate) fn paths(plan: &Plan, lowered: &[Lowered]) -> Vec<Fast> {
+    let mut paths = Vec::new();
+    for (step, lowered) in plan.steps.iter().zip(lowered) {
+        let on_units = || lowered.launches.iter().any(|launch| launch.source.contains("coopMultiplyAdd"));
+        if matches!(step.group.kind, Kind::Attention(..)) && on_units() {
+            let path = match plan.graph.out(step.group.operands[0]).dtype {
+                DType::F16 => Fast::CooperativeAttention,
+                _ => Fast::SplitAttention,
+            };
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+    }
+    paths
+}
+
 /// What is wrong with attention on units.
-pub(super) fn fault(gpu: &Gpu) -> Result<Option<String>> {
+pub(super) fn fault(gpu: &Gpu, path: Fast) -> Result<Option<String>> {
+    let split = path == Fast::SplitAttention;
+    let dtype = if split { DType::F32 } else { DType::F16 };
     // Shared heads of keys, edges on both sides, more features than one kernel has room for both gradients of.
-    let plain = Heads { sizes: [2, 1, 150, 133, 64, 64], causal: true, masked: false };
-    let masked = Heads { sizes: [2, 2, 70, 99, 128, 100], causal: false, masked: true };
+    let plain = Heads { sizes: [2, 1, 150, 133, 64, 64], causal: true, masked: false, dtype };
+    let sizes = if split { [2, 2, 70, 99, 96, 84] } else { [2, 2, 70, 99, 128, 100] };
+    let masked = Heads { sizes, causal: false, masked: true, dtype };
     for heads in [plain, masked] {
-        if let Some(what) = heads.off(gpu)? {
+        // Tiles that follow would only be compiled: nothing here is left to them.
+        let units_alone = |lowered: &mut Lowered| lowered.launches.retain(|l| !emit::follows_marks(l));
+        if let Some(what) = heads.off_as(gpu, gpu.caps(), true, units_alone)? {
             return Ok(Some(format!("{what}, sizes {:?}", heads.sizes)));
         }
     }
@@ -51,28 +81,39 @@ pub(super) fn fault(gpu: &Gpu) -> Result<Option<String>> {
 }
 
 impl Heads {
-    /// The first result that is off, and where.
-    pub(crate) fn off(&self, gpu: &Gpu) -> Result<Option<String>> {
+    /// The first result that is off, and where, by launches for a device with these limits that `edit` changes; gradients
+    /// only if `backward`.
+    pub(crate) fn off_as(
+        &self,
+        gpu: &Gpu,
+        caps: &Caps,
+        backward: bool,
+        edit: impl Fn(&mut Lowered),
+    ) -> Result<Option<String>> {
+        let run = |op, ins: &[Operand]| run(gpu, caps, &edit, op, ins);
         let truth = self.by_hand();
         let [h, g, l, s, d, e] = self.sizes;
         let attend = Attend { causal: self.causal, masked: self.masked, scaled: true };
-        let half =
-            |i: usize| truth.ins[i].iter().flat_map(|x| f16_bits(*x).to_ne_bytes()).collect::<Vec<u8>>();
         let float = |x: &[f64]| x.iter().flat_map(|x| (*x as f32).to_ne_bytes()).collect::<Vec<u8>>();
+        let half = |i: usize| match self.dtype {
+            DType::F16 => truth.ins[i].iter().flat_map(|x| f16_bits(*x).to_ne_bytes()).collect(),
+            _ => float(&truth.ins[i]),
+        };
+        let close = if self.dtype == DType::F16 { CLOSE } else { CLOSE_SPLIT };
         let mut ins = vec![
-            ([1, h, l, d].to_vec(), DType::F16, half(0)),
-            ([1, g, s, d].to_vec(), DType::F16, half(1)),
-            ([1, g, s, e].to_vec(), DType::F16, half(2)),
+            ([1, h, l, d].to_vec(), self.dtype, half(0)),
+            ([1, g, s, d].to_vec(), self.dtype, half(1)),
+            ([1, g, s, e].to_vec(), self.dtype, half(2)),
         ];
         if self.masked {
             let mask: Vec<f64> = (0..h * l * s).map(|i| self.mask(i / s % l, i % s)).collect();
             ins.push(([1, h, l, s].to_vec(), DType::F32, float(&mask)));
         }
-        let made = run(gpu, Op::Attention(attend), &ins)?;
+        let made = run(Op::Attention(attend), &ins)?;
         ins.push(([1, h, l, e].to_vec(), DType::F32, float(&truth.ins[3])));
         ins.push(([1, h, l].to_vec(), DType::F32, float(&truth.made[1])));
         ins.push(([1, h, l].to_vec(), DType::F32, float(&truth.delta)));
-        let grads = run(gpu, Op::AttentionGrad(attend), &ins)?;
+        let grads = if backward { run(Op::AttentionGrad(attend), &ins)? } else { Vec::new() };
         let names = ["result", "logarithms", "gradient of queries", "of keys", "of values"];
         let all = made.iter().chain(&grads).zip(truth.made.iter().chain(&truth.grads));
         let mut first = None;
@@ -90,7 +131,7 @@ impl Heads {
                 if off.is_nan() { f64::INFINITY } else { off }
             };
             let worst = (0..got.len()).max_by(|a, b| off(*a).total_cmp(&off(*b))).unwrap_or(0);
-            if off(worst) > CLOSE && first.is_none() {
+            if off(worst) > close && first.is_none() {
                 first = Some(format!("{name}: {:e} for {:e} at {worst}", got[worst], want[worst]));
             }
         }
@@ -108,9 +149,11 @@ impl Heads {
 
     fn by_hand(&self) -> Truth {
         let [h, g, l, s, d, e] = self.sizes;
-        // Multiples of 1/8 that f16 holds. Later keys are larger, so that rows' tops rise; later queries have
+        // Multiples of 1/8 that f16 holds, or numbers that f32 alone does. Later keys are larger, so that rows' tops rise; later queries have
         // larger gradients.
-        let number = |x: u32| f64::from(x % 33) / 8.0 - 2.0;
+        let split = self.dtype == DType::F32;
+        let low = |x: u32| if split { f64::from(x >> 8) / f64::from(1 << 27) } else { 0.0 };
+        let number = |x: u32| f64::from(x % 33) / 8.0 - 2.0 + low(x);
         let fill = |n: usize, seed: u32| noise(n, seed).map(number).collect::<Vec<f64>>();
         let mut ins = [fill(h * l * d, 11), fill(g * s * d, 12), fill(g * s * e, 13), fill(h * l * e, 14)];
         for (i, x) in ins[1].iter_mut().enumerate() {
@@ -118,6 +161,9 @@ impl Heads {
         }
         for (i, x) in ins[3].iter_mut().enumerate() {
             *x *= f64::from((i / e % l / 20) as i32 - 3).exp2();
+        }
+        if split {
+            ins.iter_mut().flatten().for_each(|x| *x = f64::from(*x as f32));
         }
         let [q, k, v, dy] = &ins;
         let mut made = [vec![0.0; h * l * e], vec![0.0; h * l]];
@@ -162,8 +208,17 @@ impl Heads {
     }
 }
 
+/// Shape, dtype and bytes.
+type Operand = (Vec<usize>, DType, Vec<u8>);
+
 /// All results of an operation, each as f32.
-fn run(gpu: &Gpu, op: Op, ins: &[(Vec<usize>, DType, Vec<u8>)]) -> Result<Vec<Vec<f32>>> {
+fn run(
+    gpu: &Gpu,
+    caps: &Caps,
+    edit: &impl Fn(&mut Lowered),
+    op: Op,
+    ins: &[Operand],
+) -> Result<Vec<Vec<f32>>> {
     let mut graph = Graph::default();
     let (mut vals, mut leaves, mut buffers) = (Vec::new(), Vec::new(), Vec::new());
     for (dims, dtype, bytes) in ins {
@@ -184,8 +239,10 @@ fn run(gpu: &Gpu, op: Op, ins: &[(Vec<usize>, DType, Vec<u8>)]) -> Result<Vec<Ve
     let roots: Vec<Root> =
         (0..outs.len()).map(|out| Root { val: Val { out: out as _, ..y }, into: None }).collect();
     let options = Options { fuse: true, keep: false };
-    let plan = Arc::new(plan(&Arc::new(graph), &roots, &leaves, &options, gpu.caps())?);
-    let ready = gpu.prepare(&plan)?;
+    let plan = Arc::new(plan(&Arc::new(graph), &roots, &leaves, &options, caps)?);
+    let mut lowered = prepare::lower(caps, &plan)?;
+    lowered.iter_mut().for_each(edit);
+    let ready: Arc<dyn Prepared> = Arc::new(prepare::prepare(gpu.core(), &plan, lowered)?);
     let leaves: Vec<LeafArg<'_>> = buffers.iter().map(|buffer| LeafArg::Buffer(*buffer)).collect();
     let mut made = Vec::new();
     for out in &outs {

@@ -6,6 +6,7 @@
 //! scores have grown by 2^8, through the strip. Gradients of scores are halves of a size that the largest of a
 //! subgroup's rows so far gives; accumulators are multiplied where it grows.
 
+mod split;
 mod staging;
 mod weights;
 
@@ -14,7 +15,7 @@ use std::fmt::Write as _;
 use wgrad_graph::Result;
 
 use super::super::kernel::Kernel;
-use super::{Goal, Site, Touch};
+use super::{Goal, Marks, ROWS, Site, Touch};
 use crate::choose::{self, Strips};
 use crate::launch::Launch;
 
@@ -43,15 +44,17 @@ impl<'s, 'a> Units<'s, 'a> {
             Goal::Queries => choose::Owned::Queries,
             Goal::Keys { .. } => choose::Owned::Keys,
         };
-        Units { site, goal, form: choose::attention_strips(kind, site.heads.d.max(site.heads.e)) }
+        Units { site, goal, form: choose::attention_strips(kind, site.heads.d.max(site.heads.e), site.split) }
     }
 
     /// Whether its workgroup fits the device.
     pub(super) fn fits(&self) -> bool {
         let Strips { warps, wide, .. } = self.form;
-        let strips = warps * EDGE * (self.line() * 16 + self.weights() * 8);
+        let parts = self.parts().len();
+        let strips = warps * EDGE * (self.line() * 16 + self.weights() * 8 * parts);
         let stats = if self.goal.owns_queries() { 0 } else { wide * 8 };
-        let bytes = strips + stats + self.room().next_multiple_of(2) * 8;
+        let sizes = if self.site.split { (self.staged() + 8) * 4 } else { 0 };
+        let bytes = strips + stats + sizes + self.room().next_multiple_of(2) * 8 * parts;
         let caps = self.site.cx.caps;
         bytes <= caps.shared_bytes && (wide..=caps.max_invocations as usize).contains(&self.wg())
     }
@@ -59,6 +62,21 @@ impl<'s, 'a> Units<'s, 'a> {
     /// Rows that a workgroup owns.
     pub(super) fn own(&self) -> usize {
         self.form.rows * self.form.warps
+    }
+
+    /// Whether tiles are loaded when they are wanted: those of f32 take 32 registers more if they are on their way before.
+    fn late(&self) -> bool {
+        self.site.split
+    }
+
+    /// Whose parts of numbers lie in workgroup memory: halves are whole, f32 a high and a low part.
+    fn parts(&self) -> &'static [&'static str] {
+        if self.site.split { &["t", "l"] } else { &["t"] }
+    }
+
+    /// Own rows that are staged at once: a block of each subgroup.
+    fn staged(&self) -> usize {
+        self.form.warps * EDGE
     }
 
     fn wg(&self) -> usize {
@@ -128,7 +146,7 @@ impl<'s, 'a> Units<'s, 'a> {
     /// Vectors of the tiles.
     fn room(&self) -> usize {
         let [a, b] = self.streams().map(|i| self.stride(i));
-        let kept = self.kept().into_iter().map(|i| self.stride(i) * self.own()).max().unwrap_or(0);
+        let kept = self.kept().into_iter().map(|i| self.stride(i) * self.staged()).max().unwrap_or(0);
         (self.form.wide * (a + b)).max(kept)
     }
 
@@ -159,18 +177,33 @@ impl<'s, 'a> Units<'s, 'a> {
         "subgroupBarrier();\n"
     }
 
-    pub(super) fn launch(&self, at: [usize; 3], grid: [u32; 3], flops: u64) -> Result<Launch> {
+    pub(super) fn launch(&self, at: [usize; 3], grid: [u32; 3], flops: u64, marks: Marks) -> Result<Launch> {
         let mut k = Kernel::new(self.site.cx);
         k.cooperative = true;
         k.ordered = true;
         self.site.note(self.goal, &mut k);
+        if self.site.split {
+            marks.note(&mut k);
+        }
         let place = self.site.place(self.goal, &mut k, at, self.own());
         let start = self.start(&mut k);
         let mut head =
             if self.goal.owns_queries() { "" } else { "head = group_of * ratio + turn_of;\n" }.to_owned();
-        head.push_str(&self.loads(&mut k, "begin"));
+        if !self.late() {
+            head.push_str(&self.loads(&mut k, "begin"));
+        }
         let tile = self.tile(&mut k);
-        let finish = self.finish(&mut k);
+        let mut finish = self.finish(&mut k);
+        if self.site.split {
+            let rows = self.own_rows();
+            for at in (0..self.own()).step_by(ROWS) {
+                let mark = marks.mark(&mut k, at);
+                let _ = writeln!(
+                    finish,
+                    "if (lane == 0u && live && own0 + {at}u < {rows}) {{ {mark} = select(1u, 0u, sure); }}"
+                );
+            }
+        }
         let extra = self.declared(&mut k);
         let regions = [
             ("place", place.as_str()),
@@ -188,12 +221,21 @@ impl<'s, 'a> Units<'s, 'a> {
         // Arrays of whole 16 bytes, so that every one begins at such a place.
         let mut text = format!(
             "const WG = {}u;\nvar<workgroup> te: array<vec4<f32>, {}>;\n\
-             var<workgroup> pt: array<vec4<f16>, {}>;\nvar<workgroup> tt: array<vec4<f16>, {}>;\n",
+             ",
             self.wg(),
-            warps * EDGE * self.line(),
-            warps * EDGE * self.weights(),
-            self.room().next_multiple_of(2)
+            warps * EDGE * self.line()
         );
+        for part in self.parts() {
+            let (weights, room) = (warps * EDGE * self.weights(), self.room().next_multiple_of(2));
+            let _ = writeln!(
+                text,
+                "var<workgroup> p{part}: array<vec4<f16>, {weights}>;\n\
+                 var<workgroup> t{part}: array<vec4<f16>, {room}>;"
+            );
+        }
+        if self.site.split {
+            text.push_str(&self.sizes());
+        }
         if !self.goal.owns_queries() {
             let _ = writeln!(text, "var<workgroup> ts: array<vec4<f32>, {}>;", wide / 2);
         }
@@ -216,25 +258,38 @@ impl<'s, 'a> Units<'s, 'a> {
         for h in self.blocks() {
             let _ = writeln!(text, "let row{h} = own0 + wr + {}u + mine;", EDGE * h);
         }
+        if self.site.split {
+            // No driver knows that this keeps every bit.
+            text.push_str("let all = select(0u, 0xffffffffu, total > 0u);\nvar sure = true;\n");
+        }
         for i in self.kept() {
-            let (count, stride) = (self.own(), self.stride(i));
-            let _ = writeln!(text, "{}{{", self.kept_matrices(i));
-            text.push_str(&self.registers(i, count));
-            text.push_str(&self.load(k, i, ["own0", own], count));
-            text.push_str(&self.put(i, ["own0", own], count, 0));
-            text.push_str("workgroupBarrier();\n");
+            let (count, stride) = (self.staged(), self.stride(i));
+            text.push_str(&self.kept_matrices(i));
             for h in self.blocks() {
-                for kk in 0..self.features(i) / EDGE {
-                    let _ = writeln!(
-                        text,
-                        "let i{h}_{kk} = (wr + {}u) * {stride}u + {}u;\n\
-                         k{i}_{h}_{kk} = coopLoadT<coop_mat16x16<f16, A>>(&tt[i{h}_{kk}], {stride}u);",
-                        EDGE * h,
-                        kk * 4
-                    );
+                let from = match self.form.rows {
+                    EDGE => "own0".to_owned(),
+                    rows => format!("own0 + {}u + $r / {EDGE}u * {}u", EDGE * h, rows - EDGE),
+                };
+                text.push_str("{\n");
+                text.push_str(&self.registers(i, count));
+                text.push_str(&self.load(k, i, [&from, own], count));
+                if self.site.split {
+                    text.push_str(&self.kept_sizes(i, h));
                 }
+                text.push_str(&self.put(i, [&from, own], count, 0));
+                text.push_str("workgroupBarrier();\n");
+                for kk in 0..self.features(i) / EDGE {
+                    let _ = writeln!(text, "let i{h}_{kk} = warp * {EDGE}u * {stride}u + {}u;", kk * 4);
+                    for part in self.parts() {
+                        let name = self.kept_matrix(part, i, h, kk);
+                        let _ = writeln!(
+                            text,
+                            "{name} = coopLoadT<coop_mat16x16<f16, A>>(&t{part}[i{h}_{kk}], {stride}u);"
+                        );
+                    }
+                }
+                text.push_str("workgroupBarrier();\n}\n");
             }
-            text.push_str("workgroupBarrier();\n}\n");
         }
         for sums in self.sums() {
             for h in self.blocks() {
@@ -253,12 +308,17 @@ impl<'s, 'a> Units<'s, 'a> {
                         let [.., r, _] = self.site.view(k, i);
                         let at = format!("{} + min(row{h}, l - 1u) * {r}", self.site.base(k, i));
                         let load = k.load(self.site.ins[i].0, &at);
-                        let _ = writeln!(text, "let {name}{h} = {load}{};", Self::base_two(name));
+                        // Gradients of a query's scores are in units of its row of the result's gradient.
+                        let by = match (self.site.split, name) {
+                            (true, "delta") => format!(" * up{}_{h}", self.grad()),
+                            _ => Self::base_two(name).to_owned(),
+                        };
+                        let _ = writeln!(text, "let {name}{h} = {load}{by};");
                     }
                 }
                 Goal::Keys { .. } => {}
             }
-            if self.goal != Goal::Result && self.goal.slopes() {
+            if !self.site.split && self.goal != Goal::Result && self.goal.slopes() {
                 // 2^-100: less than any gradient that counts.
                 let _ = writeln!(text, "var peak{h} = bitcast<f32>(0x0d800000u);");
             }
@@ -275,12 +335,33 @@ impl<'s, 'a> Units<'s, 'a> {
     }
 
     fn kept_matrices(&self, i: usize) -> String {
-        let all = self.blocks().flat_map(|h| (0..self.features(i) / EDGE).map(move |kk| (h, kk)));
-        all.map(|(h, kk)| format!("var k{i}_{h}_{kk}: coop_mat16x16<f16, A>;\n")).collect()
+        let mut text = String::new();
+        for h in self.blocks() {
+            for kk in 0..self.features(i) / EDGE {
+                for part in self.parts() {
+                    let name = self.kept_matrix(part, i, h, kk);
+                    let _ = writeln!(text, "var {name}: coop_mat16x16<f16, A>;");
+                }
+            }
+            if self.site.split {
+                let _ = writeln!(text, "var up{i}_{h} = 0.0;");
+            }
+        }
+        if self.site.split {
+            let _ = writeln!(text, "var largest{i} = 0.0;");
+        }
+        text
+    }
+
+    fn kept_matrix(&self, part: &str, i: usize, h: usize, kk: usize) -> String {
+        format!("{}{i}_{h}_{kk}", if part == "l" { "n" } else { "k" })
     }
 
     /// Products of kept rows with a stream's rows into matrices `name`.
     fn products(&self, name: &str, kept: usize, stream: usize) -> String {
+        if self.site.split {
+            return self.split_products(name, kept, stream);
+        }
         let (stride, from, across) = (self.stride(stream), self.from(stream), self.form.wide / EDGE);
         let mut text = String::new();
         for h in self.blocks() {
@@ -312,6 +393,9 @@ impl<'s, 'a> Units<'s, 'a> {
 
     /// Adds weights, matrices `weights`, times a stream's rows to sums.
     fn add(&self, sums: &Sums, weights: &str) -> String {
+        if self.site.split {
+            return self.split_add(sums, weights);
+        }
         let (stride, from) = (self.stride(sums.of), self.from(sums.of));
         let (name, across) = (sums.name, self.features(sums.of) / EDGE);
         let mut text = String::new();
@@ -340,7 +424,16 @@ impl<'s, 'a> Units<'s, 'a> {
     fn tile(&self, k: &mut Kernel<'a>) -> String {
         let (other, wide) = (self.other_rows(), self.form.wide);
         let mut text = String::new();
+        if self.late() {
+            text.push_str(&self.loads(k, "t0"));
+        }
+        if self.site.split {
+            text.push_str(&self.stream_sizes());
+        }
         text.push_str("workgroupBarrier();\n");
+        if self.site.split {
+            text.push_str(&self.stream_scales());
+        }
         for i in self.streams() {
             text.push_str(&self.put(i, ["t0", other], wide, self.from(i)));
         }
@@ -354,7 +447,9 @@ impl<'s, 'a> Units<'s, 'a> {
             text.push_str("}\n");
         }
         text.push_str("workgroupBarrier();\n");
-        text.push_str(&self.loads(k, &format!("(t0 + {wide}u)")));
+        if !self.late() {
+            text.push_str(&self.loads(k, &format!("(t0 + {wide}u)")));
+        }
         let (kept, [first, second]) = (self.kept(), self.streams());
         text.push_str(&self.products("s", kept[0], first));
         for h in self.blocks() {
@@ -366,7 +461,12 @@ impl<'s, 'a> Units<'s, 'a> {
             });
             // The strip is read before it is written again.
             if self.goal == Goal::Result || self.of_values().is_some() {
-                text.push_str(&self.gather("x", "", "p", h));
+                let by = match (self.site.split, self.goal) {
+                    (false, _) => "",
+                    (true, Goal::Result) => " * 128.0",
+                    (true, _) => " * 16384.0",
+                };
+                text.push_str(&self.gather("x", by, "p", h));
             } else {
                 text.push_str(self.meet());
             }
@@ -439,6 +539,11 @@ impl<'s, 'a> Units<'s, 'a> {
                         let row = format!("(unit / {}u)", wide / 4);
                         format!("subgroupShuffle(share{h}, {row})")
                     }
+                    (Goal::Queries, _) if self.site.split => {
+                        let row = format!("(unit / {}u)", wide / 4);
+                        format!("(scale * down_of(subgroupShuffle(up{}_{h}, {row})))", self.grad())
+                    }
+                    (_, "o") if self.site.split => "scale".to_owned(),
                     (_, "o") => format!("(peak{h} * 0.00048828125 * scale)"),
                     _ => "1.0".to_owned(),
                 };

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::options::{Family, axes_swapped, limits, limits_for};
+use super::units::workgroup_arrays;
 use super::*;
-use wgrad_graph::{Attend, Kind, Reduce};
+use wgrad_graph::{Attend, Fast, Kind, Reduce};
 
 /// Attention and its gradients, with heads before or after time in memory.
 fn sketch(
@@ -137,9 +138,38 @@ fn halves_on_units() {
             }
         }
     }
-    // Features that are not whole fours, and dtypes other than f16, take the kernel without units.
-    for (d, dtype) in [(63, DType::F16), (64, DType::F32), (64, DType::BF16)] {
+    // Features that are not whole fours, and other dtypes, take the kernel without units.
+    for (d, dtype) in [(63, DType::F16), (63, DType::F32), (64, DType::BF16)] {
         let s = sketch([2, 6, 3, 70, 131, d, d], PLAIN, DType::F32, dtype, false);
         assert!(!texts(&s, &caps).iter().any(|l| l.source.contains("coopMultiplyAdd")));
     }
+}
+
+#[test]
+fn floats_on_units() {
+    let caps = Caps { max_buffers: 10, ..with_units() };
+    for (d, e) in [(64, 64), (32, 64), (96, 80), (64, 48)] {
+        for (causal, masked) in [(false, false), (true, false), (true, true)] {
+            let attend = Attend { causal, masked, ..PLAIN };
+            let s = sketch([2, 6, 3, 70, 131, d, e], attend, DType::F32, DType::F32, d == 64);
+            let launches = texts(&s, &caps);
+            launches.iter().for_each(|l| check_launch(l, &caps));
+            let (units, plain): (Vec<_>, Vec<_>) =
+                launches.iter().partition(|l| l.source.contains("coopMultiplyAdd"));
+            // Each is followed by the tiles that it leaves out, which look at the same marks.
+            assert_eq!(units.len(), plain.len());
+            assert!(plain.iter().all(|l| l.source.contains("let marked = ")));
+            for launch in units {
+                let arrays = workgroup_arrays(&launch.source);
+                assert!(arrays.iter().sum::<usize>() <= caps.shared_bytes, "{arrays:?}");
+                assert!(arrays.iter().all(|bytes| bytes % 16 == 0), "{arrays:?}");
+            }
+        }
+    }
+    // More features than there is room for, and the path switched off.
+    let s = sketch([2, 6, 3, 70, 131, 128, 128], PLAIN, DType::F32, DType::F32, false);
+    assert!(!texts(&s, &caps).iter().any(|l| l.source.contains("coopMultiplyAdd")));
+    let off = Caps { off: caps.off.with(Fast::SplitAttention), ..caps };
+    let s = sketch([2, 6, 3, 70, 131, 64, 64], PLAIN, DType::F32, DType::F32, false);
+    assert!(!texts(&s, &off).iter().any(|l| l.source.contains("coopMultiplyAdd")));
 }

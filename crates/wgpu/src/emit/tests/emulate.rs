@@ -47,13 +47,13 @@ impl Emulator {
             self.blocks += if line == "{" { 1 } else { -1 };
             return true;
         }
-        let Some((name, made)) = line.trim_start_matches("let ").trim_end_matches(';').split_once(" = ")
-        else {
+        let bare = line.trim_start_matches("let ").trim_start_matches("var ").trim_end_matches(';');
+        let Some((name, made)) = bare.split_once(" = ") else {
             return false;
         };
         let is_place = |name: &str| {
-            let rest = name.strip_prefix("ia").or(name.strip_prefix("ib")).unwrap_or_default();
-            rest.contains('_') && rest.chars().all(|c| c.is_ascii_digit() || c == '_')
+            let rest = name.strip_prefix('i').unwrap_or_default().trim_start_matches(['a', 'b', 'p', 'q']);
+            !rest.is_empty() && rest.chars().all(|c| c.is_ascii_digit() || c == '_')
         };
         if is_place(name) {
             self.places.insert(name.to_owned(), made.to_owned());
@@ -69,7 +69,9 @@ impl Emulator {
             made = format!("{y} + part of a sum");
         }
         let made = &*made;
-        let step = if made.starts_with("coopLoad") {
+        let step = if made.starts_with("coop_mat") {
+            format!("kind = {TIMES}u; x = {}u;", self.number(name))
+        } else if made.starts_with("coopLoad") {
             let turned = u32::from(made.starts_with("coopLoadT"));
             let (array, rest) = made.split_once("(&").unwrap().1.split_once('[').unwrap();
             let (at, stride) = rest.trim_end_matches(')').split_once("], ").unwrap();
@@ -118,14 +120,17 @@ impl Emulator {
             return;
         }
         self.flush();
-        if let Some(name) =
-            line.strip_prefix("var<workgroup> ").and_then(|l| l.split_once(": array<vec4<f16>"))
+        if let Some((name, ty)) = line.strip_prefix("var<workgroup> ").and_then(|l| l.split_once(": "))
+            && (name == "te" || ty.starts_with("array<vec4<f16>"))
         {
-            self.arrays.push(name.0.to_owned());
+            self.arrays.push(name.to_owned());
         }
         if let Some(name) = line.trim().strip_prefix("var ").and_then(|l| l.split_once(": coop_mat")) {
             let x = self.number(name.0);
-            let _ = writeln!(self.text, "mine = first_matrix(group, lane);\nzero(0u);\nzero({x}u);");
+            let _ = writeln!(
+                self.text,
+                "home = first_matrix(group, lane);\nlane_of_all = lane;\nzero(0u);\nzero({x}u);"
+            );
         } else if let Some(rest) = line.trim().strip_prefix("coopStoreT(") {
             let (x, rest) = rest.split_once(", &te[").unwrap();
             let (at, stride) = rest.trim_end_matches(");").split_once("], ").unwrap();
@@ -137,6 +142,11 @@ impl Emulator {
                 ("vec4<f16>(", "four_halves("),
                 ("unpack2x16float(", "two_floats("),
                 ("pack2x16float(", "two_halves("),
+                ("subgroupBarrier(", "workgroupBarrier("),
+                ("subgroupShuffleXor(", "of_beside("),
+                ("subgroupShuffle(", "of_lane("),
+                ("subgroupMax(", "largest_of("),
+                ("subgroupAny(", "any_of("),
             ];
             let line = names.iter().fold(line.to_owned(), |line, (from, to)| line.replace(from, to));
             let _ = writeln!(self.text, "{line}");
@@ -149,24 +159,25 @@ impl Emulator {
         let (mut loads, mut products) = (String::new(), String::new());
         for (i, array) in self.arrays.iter().enumerate() {
             let _ = writeln!(loads, "case {}u: {{\nif (c == 1u) {{", LOAD + i);
+            let floats = if array == "te" { "" } else { "four_floats" };
             for q in 0..4 {
-                let _ = writeln!(loads, "s{q} = four_floats({array}[a + r * b + {q}u]);");
+                let _ = writeln!(loads, "s{q} = {floats}({array}[a + r * b + {q}u]);");
             }
             loads.push_str("} else {\n");
             for q in 0..16 {
                 let _ = writeln!(
                     loads,
-                    "s{}[{}u] = four_floats({array}[a + {q}u * b + r / 4u])[r % 4u];",
+                    "s{}[{}u] = {floats}({array}[a + {q}u * b + r / 4u])[r % 4u];",
                     q / 4,
                     q % 4
                 );
             }
             loads.push_str("}\n}\n");
         }
-        for k in 0..4 {
-            let _ = writeln!(products, "let a{k} = four(a, r * 16u + k * 4u)[{k}u];");
+        for k in 0..16 {
+            let _ = writeln!(products, "let a{k} = four(a, r * 16u + {}u)[{}u];", k / 4 * 4, k % 4);
             for q in 0..4 {
-                let _ = writeln!(products, "s{q} += a{k} * four(b, k * 64u + {}u);", k * 16 + q * 4);
+                let _ = writeln!(products, "s{q} += a{k} * four(b, {}u);", k * 16 + q * 4);
             }
         }
         let each = |text: &str| -> String {
@@ -176,17 +187,17 @@ impl Emulator {
         };
         let [x, y, _] = grid;
         format!(
-            "var<private> mine: u32;
+            "var<private> home: u32;
              fn first_matrix(group: vec3<u32>, lane: u32) -> u32 {{
                  return {first}u + (((group.z * {y}u + group.y) * {x}u + group.x) * WG + lane) * {}u;
              }}
              fn four(x: u32, i: u32) -> vec4<f32> {{
-                 let at = mine + x * 256u + i;
+                 let at = home + x * 256u + i;
                  return bitcast<vec4<f32>>(vec4<u32>(b{b}[at], b{b}[at + 1u], b{b}[at + 2u], b{b}[at + 3u]));
              }}
              fn put(x: u32, i: u32, value: vec4<f32>) {{
                  let bits = bitcast<vec4<u32>>(value);
-                 let at = mine + x * 256u + i;
+                 let at = home + x * 256u + i;
                  b{b}[at] = bits.x;
                  b{b}[at + 1u] = bits.y;
                  b{b}[at + 2u] = bits.z;
@@ -196,7 +207,30 @@ impl Emulator {
              fn two_floats(x: u32) -> vec2<f32> {{ return vec2<f32>(wg_from_f16(x & 0xffffu), wg_from_f16(x >> 16u)); }}
              fn four_halves(x: vec4<f32>) -> vec2<u32> {{ return vec2<u32>(two_halves(x.xy), two_halves(x.zw)); }}
              fn four_floats(x: vec2<u32>) -> vec4<f32> {{ return vec4<f32>(two_floats(x.x), two_floats(x.y)); }}
-             fn rows_of_all() -> u32 {{ return select(0u, 16u, params.w0 > 0u); }}
+             fn rows_of_all() -> u32 {{ return select(0u, 16u, lane_of_all < 4096u); }}
+             var<private> lane_of_all: u32;
+             var<workgroup> box: array<u32, WG>;
+             fn tell(x: u32) {{ workgroupBarrier(); box[lane_of_all] = x; workgroupBarrier(); }}
+             fn of_beside(x: f32, by: u32) -> f32 {{
+                 tell(bitcast<u32>(x));
+                 return bitcast<f32>(box[lane_of_all ^ by]);
+             }}
+             fn of_lane(x: f32, at: u32) -> f32 {{
+                 tell(bitcast<u32>(x));
+                 return bitcast<f32>(box[lane_of_all / 32u * 32u + at]);
+             }}
+             fn largest_of(x: u32) -> u32 {{
+                 tell(x);
+                 var most = 0u;
+                 for (var r = 0u; r < 32u; r += 1u) {{ most = max(most, box[lane_of_all / 32u * 32u + r]); }}
+                 return most;
+             }}
+             fn any_of(x: bool) -> bool {{
+                 tell(u32(x));
+                 var any = 0u;
+                 for (var r = 0u; r < WG; r += 1u) {{ any |= box[r]; }}
+                 return any > 0u;
+             }}
              fn zero(x: u32) {{ for (var r = 0u; r < rows_of_all(); r += 1u) {{ {} }} }}
              fn store_te(x: u32, at: u32, stride: u32) {{
                  for (var r = 0u; r < rows_of_all(); r += 1u) {{ {} }}
@@ -207,7 +241,7 @@ impl Emulator {
                      switch kind {{
                          case {MULTIPLY}u: {{
                              {}
-                             for (var k = 0u; k < rows_of_all() / 4u; k += 1u) {{ {products} }}
+                             {products}
                          }}
                          case {ADD}u: {{ {} }}
                          case {TIMES}u: {{ {} }}
@@ -241,9 +275,10 @@ pub(crate) fn emulated(lowered: &mut Lowered) {
         let invocations: usize =
             launch.source.split("const WG = ").nth(1).unwrap().split('u').next().unwrap().parse().unwrap();
         let groups: u32 = launch.grid.iter().product();
-        more = groups as usize * invocations * 1024 * (emulator.matrices.len() + 1);
+        let matrices = groups as usize * invocations * 1024 * (emulator.matrices.len() + 1);
+        more = more.max(matrices);
         launch.source = format!("{halves}{functions}{}", emulator.text);
-        launch.bindings.last_mut().unwrap().bytes += more;
+        launch.bindings.last_mut().unwrap().bytes += matrices;
     }
     lowered.scratch_bytes += more;
 }

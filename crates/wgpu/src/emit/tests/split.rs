@@ -4,7 +4,7 @@
 use crate::emit::DOUBTFUL;
 
 /// The f16 nearest to `x`, ties to even, as f32; subnormal ones included.
-fn half(x: f32) -> f32 {
+pub(super) fn half(x: f32) -> f32 {
     let size = x.abs();
     assert!(size < 65520.0, "{x} is beyond f16");
     // The distance of two halves at this size.
@@ -22,12 +22,17 @@ fn cut(x: f64, to: i32) -> f64 {
 /// What a unit makes of 16 products and a sum: all are cut at 24 bits below the largest, and the sum is
 /// rounded toward zero. (Units keep a few bits more.)
 fn multiply_add(a: &[f32], b: &[f32], c: f32) -> f32 {
+    multiply_add_in(24, a, b, c)
+}
+
+/// The same with terms cut at `bits` bits.
+pub(super) fn multiply_add_in(bits: i32, a: &[f32], b: &[f32], c: f32) -> f32 {
     let terms: Vec<f64> = a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).collect();
     let largest = terms.iter().fold(f64::from(c).abs(), |m, t| m.max(t.abs()));
     if largest == 0.0 {
         return 0.0;
     }
-    let at = largest.log2().floor() as i32 - 23;
+    let at = largest.log2().floor() as i32 + 1 - bits;
     let sum: f64 = terms.iter().map(|t| cut(*t, at)).sum::<f64>() + cut(f64::from(c), at);
     if sum == 0.0 {
         return 0.0;
@@ -79,7 +84,7 @@ fn split(a: &Scaled, b: &Scaled) -> (f32, bool) {
     (r * 2f32.powi(undo >> 1) * 2f32.powi(undo - (undo >> 1)), doubt)
 }
 
-fn noise(n: usize, seed: u32) -> Vec<u32> {
+pub(super) fn noise(n: usize, seed: u32) -> Vec<u32> {
     let mut x = seed | 1;
     (0..n)
         .map(|_| {
@@ -91,12 +96,12 @@ fn noise(n: usize, seed: u32) -> Vec<u32> {
         .collect()
 }
 
-fn even(x: u32) -> f32 {
+pub(super) fn even(x: u32) -> f32 {
     (x >> 8) as f32 / (1 << 23) as f32 - 1.0
 }
 
 /// Something like a normal number.
-fn normal(x: u32) -> f32 {
+pub(super) fn normal(x: u32) -> f32 {
     (0..4).map(|i| even(x.rotate_left(8 * i).wrapping_mul(0x85eb_ca6b))).sum()
 }
 

@@ -51,7 +51,7 @@ fn product(s: &Sketch, caps: &Caps, by: Product) -> Vec<Launch> {
 }
 
 /// Bytes of every array in workgroup memory that a text declares.
-fn workgroup_arrays(text: &str) -> Vec<usize> {
+pub(super) fn workgroup_arrays(text: &str) -> Vec<usize> {
     let bytes = |declared: &str| {
         let count = declared.rsplit(", ").next().and_then(|n| n.trim_end_matches([';', '>']).parse().ok());
         let unit = match declared {

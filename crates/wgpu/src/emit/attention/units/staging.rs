@@ -8,6 +8,12 @@ use super::super::super::kernel::Kernel;
 use super::super::tile::as_f32;
 use super::{EDGE, Units};
 
+/// The row that unit `unit` of a tile belongs to, of rows from `row0` on, in which `$r` is its place in the tile.
+fn row(row0: &str, unit: &str, across: usize) -> String {
+    let place = format!("{unit} / {across}u");
+    format!("{} + {place}", row0.replace("$r", &place))
+}
+
 impl<'a> Units<'_, 'a> {
     /// The function that hides keys that are not seen: own row `own` with four rows of the other side.
     pub(super) fn limit(&self, k: &mut Kernel<'a>) -> String {
@@ -58,9 +64,9 @@ impl<'a> Units<'_, 'a> {
         let mut text = format!("{{\nlet base = {};\n", self.site.base(k, i));
         for t in 0..(rows * across).div_ceil(self.wg()) {
             let unit = format!("(lane + {}u)", t * self.wg());
-            let at = format!(
-                "base + min({row0} + {unit} / {across}u, {limit} - 1u) * {r} + min({unit} % {across}u * 4u, {width} - 4u)"
-            );
+            let row = row(row0, &unit, across);
+            let at =
+                format!("base + min({row}, {limit} - 1u) * {r} + min({unit} % {across}u * 4u, {width} - 4u)");
             let load = match self.site.out(i).dtype {
                 DType::F16 => k.load_half(operand, &at, true),
                 _ => k.load_quad(operand, &at),
@@ -87,10 +93,28 @@ impl<'a> Units<'_, 'a> {
             let unit = format!("(lane + {}u)", t * self.wg());
             let some =
                 if (t + 1) * self.wg() > total { format!("if ({unit} < {total}u) ") } else { String::new() };
+            if self.site.split {
+                let at = format!("{to}u + {unit} / {across}u * {stride}u + {unit} % {across}u");
+                let row = row(row0, &unit, across);
+                let inside = format!("{row} < {limit} && {unit} % {across}u * 4u < {width}");
+                let (what, by) = if self.kept().contains(&i) {
+                    let size = format!("bitcast<f32>(atomicLoad(&most[{unit} / {across}u]))");
+                    (format!("select(vec4<f32>(), w{i}_{t}, {inside})"), format!("up_of({size})"))
+                } else {
+                    // Rows past the end repeat the last, whose weight is 0; features past the end meet zeros, or go
+                    // to results that are none.
+                    (format!("w{i}_{t}"), format!("up{i}"))
+                };
+                let _ = writeln!(text, "{some}{{\nlet at = {at};");
+                text.push_str(&super::split::parts(&format!("{what} * {by}"), "t", "at"));
+                text.push_str("}\n");
+                continue;
+            }
             let _ = writeln!(
                 text,
                 "{some}{{ tt[{to}u + {unit} / {across}u * {stride}u + {unit} % {across}u] = select(vec4<f16>(), \
-                 vec4<f16>(w{i}_{t}), {row0} + {unit} / {across}u < {limit} && {unit} % {across}u * 4u < {width}); }}"
+                 vec4<f16>(w{i}_{t}), {} < {limit} && {unit} % {across}u * 4u < {width}); }}",
+                row(row0, &unit, across)
             );
         }
         text
@@ -151,17 +175,24 @@ impl<'a> Units<'_, 'a> {
     pub(super) fn gather(&self, from: &str, by: &str, to: &str, h: usize) -> String {
         let mut text = String::new();
         for c in 0..self.each() {
+            if self.site.split {
+                let parts = super::split::parts(&format!("{from}{h}_{c}{by}"), "p", &format!("pr + {c}u"));
+                let _ = writeln!(text, "{{\n{parts}}}");
+                continue;
+            }
             let _ = writeln!(text, "pt[pr + {c}u] = vec4<f16>({from}{h}_{c}{by});");
         }
         text.push_str(self.meet());
         for kk in 0..self.form.wide / EDGE {
-            let _ = writeln!(
-                text,
-                "let i{to}{h}_{kk} = pb + {}u;\n\
-                 let {to}{h}_{kk} = coopLoadT<coop_mat16x16<f16, A>>(&pt[i{to}{h}_{kk}], {}u);",
-                kk * 4,
-                self.weights()
-            );
+            let _ = writeln!(text, "let i{to}{h}_{kk} = pb + {}u;", kk * 4);
+            for part in self.parts() {
+                let name = if *part == "l" { "l" } else { "" };
+                let _ = writeln!(
+                    text,
+                    "let {to}{name}{h}_{kk} = coopLoadT<coop_mat16x16<f16, A>>(&p{part}[i{to}{h}_{kk}], {}u);",
+                    self.weights()
+                );
+            }
         }
         text
     }

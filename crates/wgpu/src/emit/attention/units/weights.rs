@@ -11,8 +11,9 @@ impl Units<'_, '_> {
         let wide = self.form.wide;
         let (mut all, mut plain) = (String::new(), String::new());
         for c in 0..self.each() {
-            let _ = writeln!(all, "x{h}_{c} = limit(x{h}_{c} * factor, row{h}, t0 + (side + {c}u) * 4u);");
-            let _ = writeln!(plain, "x{h}_{c} = x{h}_{c} * factor;");
+            let by = if self.site.split { format!("factor{h}") } else { "factor".to_owned() };
+            let _ = writeln!(all, "x{h}_{c} = limit(x{h}_{c} * {by}, row{h}, t0 + (side + {c}u) * 4u);");
+            let _ = writeln!(plain, "x{h}_{c} = x{h}_{c} * {by};");
         }
         if self.site.attend.masked {
             return all;
@@ -119,12 +120,23 @@ impl Units<'_, '_> {
                 Goal::Queries => format!("vec4<f32>(delta{h})"),
                 _ => format!("ts[{}u + side + {c}u]", self.form.wide / 4),
             };
+            let by = if self.site.split { format!(" * slope{h}") } else { String::new() };
             let _ = writeln!(
                 text,
-                "y{h}_{c} = select(x{h}_{c} * (y{h}_{c} - {delta}), vec4<f32>(), x{h}_{c} == vec4<f32>());"
+                "y{h}_{c} = select(x{h}_{c} * (y{h}_{c}{by} - {delta}), vec4<f32>(), x{h}_{c} == vec4<f32>());"
             );
         }
         text.push_str(&self.largest("y", h, "abs"));
+        if self.site.split {
+            // Sums are not of halves, so that each tile has a unit of its own. 2^60 is the most: what is below
+            // 2^-90 is lost.
+            let _ = writeln!(
+                text,
+                "let widest{h} = bitcast<f32>(subgroupMax(bitcast<u32>(ny{h})));\n\
+                 let unit{h} = min(up_of(widest{h}), bitcast<f32>(0x5d800000u));"
+            );
+            return text;
+        }
         // Room for eight times as much, so that sums are multiplied a few times, not at every tile.
         // 2^120 is the most: its inverse is no subnormal.
         let _ = writeln!(
