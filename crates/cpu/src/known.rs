@@ -16,17 +16,17 @@ use crate::program::{Code, Instr, InstrId, Target};
 #[derive(Clone, Debug)]
 pub(crate) enum Known {
     /// A step of AdamW.
-    AdamW(AdamW),
+    AdamW(Box<AdamW>),
     /// Rows of a table.
-    Rows(Rows),
+    Rows(Box<Rows>),
 }
 
 impl Known {
     /// What these instructions are, if they are known.
     pub(crate) fn find(instrs: &[Instr], targets: &[Target]) -> Option<Known> {
         AdamW::find(instrs, targets)
-            .map(Known::AdamW)
-            .or_else(|| Rows::find(instrs, targets).map(Known::Rows))
+            .map(|adamw| Known::AdamW(Box::new(adamw)))
+            .or_else(|| Rows::find(instrs, targets).map(|rows| Known::Rows(Box::new(rows))))
     }
 
     /// Runs a range of it. Whether it did: operands may lie where the loop cannot read them.
