@@ -269,12 +269,22 @@ fn variant(op: &Op) -> String {
 }
 
 /// Kernels that no case of the table runs.
-const OPENING_OR_GPU: [&str; 7] =
-    ["native_half", "packed_half", "matmul_range", "matmul_stream", "transpose", "radix_rank", "scan_quads"];
+const OPENING_OR_GPU: [&str; 9] = [
+    "native_half",
+    "packed_half",
+    "matmul_range",
+    "matmul_stream",
+    "transpose",
+    "radix_rank",
+    "scan_quads",
+    "row_sums",
+    "scatter_rank",
+];
 
 /// Every kernel of `wgsl/` is run by some case, but for those that a device runs when it opens, the one beside
 /// products on units that few adapters have, and those of GPUs that `tests/kernels.rs` and the tests of `crates/wgpu` run
-/// elsewhere: for products of few rows, for pointwise groups that turn axes, for sorts and scans by subgroups.
+/// elsewhere: for products of few rows, for pointwise groups that turn axes, for sorts and scans by subgroups, for rows
+/// that sum columns, for orders by counting.
 fn every_file_is_named(used: &BTreeSet<&str>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wgsl");
     for entry in std::fs::read_dir(folder).expect("the folder of kernels") {
