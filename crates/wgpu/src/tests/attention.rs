@@ -52,6 +52,10 @@ fn split_attention_on_emulated_units() {
 #[test]
 fn marked_blocks_are_left_to_tiles() {
     on_every_adapter(|adapter, gpu| {
+        // Those with fewer have no attention by tiles (`Heads::suit`).
+        if gpu.caps().max_buffers < 9 {
+            return;
+        }
         for (sizes, causal) in [([2, 1, 70, 133, 32, 32], true), ([2, 2, 66, 99, 32, 32], false)] {
             let heads = Heads { sizes, causal, masked: !causal, dtype: DType::F32 };
             let marked = |mark: u32| {
