@@ -218,8 +218,9 @@ fn lanewise<A: Wide<T>, T: Num>(acc: &mut [A; LANES], x: &[T], free: bool, f: im
     }
 }
 
+/// Folds rows of `width` by halves into the first.
 #[inline(always)]
-fn halve<T: Num>(acc: &mut [T], width: usize, f: impl Fn(T, T) -> T) {
+pub(crate) fn halve<T: Num>(acc: &mut [T], width: usize, f: impl Fn(T, T) -> T) {
     let mut rows = acc.len() / width;
     while rows > 1 {
         rows /= 2;

@@ -47,25 +47,34 @@ mod wide {
     /// To the nearest, ties to even, without exceptions.
     const NEAREST: i32 = 8;
 
-    pub(super) struct Widen<'a> {
-        pub(super) simd: V4,
-        pub(super) x: &'a [u16],
-        pub(super) y: &'a mut [f32],
-    }
+    /// A conversion element by element: of whole vectors by an instruction, of the rest by arithmetic.
+    macro_rules! conversion {
+        ($name:ident: $from:ty => $to:ty, $wide:ident $(::<$how:ident>)?, $one:path) => {
+            pub(super) struct $name<'a> {
+                pub(super) simd: V4,
+                pub(super) x: &'a [$from],
+                pub(super) y: &'a mut [$to],
+            }
 
-    impl pulp::WithSimd for Widen<'_> {
-        type Output = ();
-        #[inline(always)]
-        fn with_simd<S: pulp::Simd>(self, _: S) {
-            let ((x, x_rest), (y, y_rest)) = (self.x.as_chunks::<LANES>(), self.y.as_chunks_mut::<LANES>());
-            for (y, x) in y.iter_mut().zip(x) {
-                *y = pulp::cast(self.simd.avx512f._mm512_cvtph_ps(pulp::cast(*x)));
+            impl pulp::WithSimd for $name<'_> {
+                type Output = ();
+                #[inline(always)]
+                fn with_simd<S: pulp::Simd>(self, _: S) {
+                    let f = self.simd.avx512f;
+                    let (x, x_rest) = self.x.as_chunks::<LANES>();
+                    let (y, y_rest) = self.y.as_chunks_mut::<LANES>();
+                    for (y, x) in y.iter_mut().zip(x) {
+                        *y = pulp::cast(f.$wide$(::<$how>)?(pulp::cast(*x)));
+                    }
+                    for (y, x) in y_rest.iter_mut().zip(x_rest) {
+                        *y = $one(*x);
+                    }
+                }
             }
-            for (y, x) in y_rest.iter_mut().zip(x_rest) {
-                *y = math::from_f16(*x);
-            }
-        }
+        };
     }
+    conversion!(Widen: u16 => f32, _mm512_cvtph_ps, math::from_f16);
+    conversion!(Narrow: f32 => u16, _mm512_cvtps_ph::<NEAREST>, math::to_f16);
 
     pub(super) struct Sums<'a> {
         pub(super) simd: V4,
@@ -90,33 +99,8 @@ mod wide {
                     }
                 }
                 let mut lanes: [f64; fold::LANES] = pulp::cast(lanes);
-                let mut half = fold::LANES;
-                while half > 1 {
-                    half /= 2;
-                    let (low, high) = lanes.split_at_mut(half);
-                    low.iter_mut().zip(high).for_each(|(a, x)| *a += *x);
-                }
+                fold::halve(&mut lanes, 1, |a, x| a + x);
                 *y = lanes[0] as f32;
-            }
-        }
-    }
-
-    pub(super) struct Narrow<'a> {
-        pub(super) simd: V4,
-        pub(super) x: &'a [f32],
-        pub(super) y: &'a mut [u16],
-    }
-
-    impl pulp::WithSimd for Narrow<'_> {
-        type Output = ();
-        #[inline(always)]
-        fn with_simd<S: pulp::Simd>(self, _: S) {
-            let ((x, x_rest), (y, y_rest)) = (self.x.as_chunks::<LANES>(), self.y.as_chunks_mut::<LANES>());
-            for (y, x) in y.iter_mut().zip(x) {
-                *y = pulp::cast(self.simd.avx512f._mm512_cvtps_ph::<NEAREST>(pulp::cast(*x)));
-            }
-            for (y, x) in y_rest.iter_mut().zip(x_rest) {
-                *y = math::to_f16(*x);
             }
         }
     }

@@ -12,18 +12,13 @@ const TURNS: usize = 4096;
 /// Turns that the pool needs to note that a thread is done.
 const LAST_TURNS: usize = 16;
 
-/// Turns that a thread waits awake for what is shared next: some 100 us.
-const MORE_TURNS: usize = 4096;
-
 /// Counts what was shared.
 static SHARED: AtomicUsize = AtomicUsize::new(0);
 
-/// Stays awake until something is shared, for a while.
-fn linger(since: usize) {
-    let mut left = MORE_TURNS;
-    while left > 0 && SHARED.load(Ordering::Relaxed) == since {
+/// Stays awake for so many turns, as long as `more` says so.
+fn awake(turns: usize, more: impl Fn() -> bool) {
+    for _ in (0..turns).take_while(|_| more()) {
         std::hint::spin_loop();
-        left -= 1;
     }
 }
 
@@ -65,20 +60,15 @@ pub(crate) fn share<T: Send>(count: usize, tasks: impl Iterator<Item = T> + Send
                 // Another thread that finds this has something to do.
                 rayon::spawn(move || {
                     if rayon::current_thread_index() == here {
-                        linger(since);
+                        awake(TURNS, || SHARED.load(Ordering::Relaxed) == since);
                     }
                 });
             });
         }
         SHARED.fetch_add(1, Ordering::Relaxed);
         run();
-        for turns in [TURNS, LAST_TURNS] {
-            let mut left = turns;
-            while left > 0 && (turns == LAST_TURNS || helping.load(Ordering::Acquire) > 0) {
-                std::hint::spin_loop();
-                left -= 1;
-            }
-        }
+        awake(TURNS, || helping.load(Ordering::Acquire) > 0);
+        awake(LAST_TURNS, || true);
     });
 }
 

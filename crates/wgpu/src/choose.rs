@@ -79,9 +79,7 @@ pub(crate) fn eights(points: usize, exprs: usize, caps: &Caps) -> bool {
 }
 
 /// Eights that an invocation takes one after another.
-pub(crate) fn turns_of_eight() -> usize {
-    4
-}
+pub(crate) const TURNS_OF_EIGHT: usize = 4;
 
 /// Longest text of a reduction's step that is repeated four times.
 pub(crate) fn unrolled_bytes(caps: &Caps) -> usize {

@@ -142,9 +142,9 @@ pub(crate) fn lower(caps: &Caps, plan: &Plan) -> Result<Vec<Lowered>> {
         };
         if alone(at)
             && alone(at + 1)
-            && let Some(two) = emit::pair([&pair[0], &pair[1]], &plan.graph, &plan.scalars, caps)?
+            && let Some([first, second]) = emit::pair([&pair[0], &pair[1]], &plan.graph, &plan.scalars, caps)?
         {
-            all[at..at + 2].clone_from_slice(&two);
+            (all[at], all[at + 1]) = (first, second);
         }
     }
     Ok(all)

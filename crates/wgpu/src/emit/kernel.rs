@@ -262,21 +262,21 @@ impl<'a> Kernel<'a> {
     pub(super) fn load(&self, operand: u16, at: &str) -> String {
         let b = self.at_loc(Bound::Loc(self.cx.step.reads[usize::from(operand)]));
         let dtype = self.operand(operand).dtype;
-        let word = |index: String| match self.declared(b) {
-            Declared::Word(_) => format!("b{b}[{}]", self.place(b, &index)),
-            Declared::Quad(_) => {
-                format!("b{b}[{}][({index}) & 3u]", self.place(b, &format!("({index}) >> 2u")))
-            }
-            Declared::Long(words) => self.long_word(b, words, dtype, at),
-            Declared::Atomic => format!("atomicLoad(&b{b}[{index}])"),
-        };
-        if let Declared::Long(_) = self.declared(b) {
-            let bits = word(String::new());
+        if let Declared::Long(words) = self.declared(b) {
+            let bits = self.long_word(b, words, dtype, at);
             return match dtype {
                 DType::Bool => format!("({bits} != 0u)"),
                 _ => recast(&bits, "u32", wgsl_type(dtype)),
             };
         }
+        let word = |index: String| match self.declared(b) {
+            Declared::Word(_) => format!("b{b}[{}]", self.place(b, &index)),
+            Declared::Quad(_) => {
+                format!("b{b}[{}][({index}) & 3u]", self.place(b, &format!("({index}) >> 2u")))
+            }
+            Declared::Long(_) => unreachable!("returned above"),
+            Declared::Atomic => format!("atomicLoad(&b{b}[{index}])"),
+        };
         if self.used[b].native {
             return format!("u32({})", word(at.to_owned()));
         }

@@ -423,9 +423,9 @@ pub(super) fn launch(
     {
         return turn.launch(k, site);
     }
-    let eights = Points::by(cx, count, 8);
-    let eights = planes.is_none() && eights.eights();
-    let site = if eights { Points::by(cx, count, 8) } else { site };
+    let eights = Some(Points::by(cx, count, 8)).filter(|site| planes.is_none() && site.eights());
+    let site = eights.unwrap_or(site);
+    let eights = site.by == 8;
     let parts = site.stores().any(|s| site.parts(s));
     let quads = eights || parts || (site.wide() && choose::quads(count, group.body.exprs.len(), cx.caps));
     let flagged = site.note(&mut k, quads, &[]);
@@ -445,7 +445,7 @@ pub(super) fn launch(
     };
     let units = k.word("count", total.unwrap_or(work) as i64);
     // One after another by the same invocation, so that what a driver on the CPU does for each is done less often.
-    let turns = if eights && total.is_none() { choose::turns_of_eight() } else { 1 };
+    let turns = if eights && total.is_none() { choose::TURNS_OF_EIGHT } else { 1 };
     if turns > 1 {
         let _ = writeln!(
             text,

@@ -28,10 +28,9 @@ fn with_units(gpu: &Gpu) -> Caps {
     Caps { cooperative: true, subgroup: 32, native_half: false, ..gpu.caps().clone() }
 }
 
-/// The kernel of the result on what has no units: scales, and where things lie. (Those of the gradients take llvmpipe
-/// minutes to compile.)
+/// The kernel of the result on what has no units: scales, and where things lie. It takes llvmpipe a minute and a half to
+/// compile, those of the gradients several.
 #[test]
-#[ignore = "llvmpipe takes minutes to compile it"]
 fn split_attention_on_emulated_units() {
     on_every_adapter(|adapter, gpu| {
         if adapter.name.contains("SwiftShader") {

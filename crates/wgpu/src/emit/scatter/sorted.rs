@@ -155,9 +155,8 @@ impl<'a> Sorted<'a> {
         let sizes = k.declare_words(&sizes);
         let own = self.key_text(&mut k, true)?;
         let other = self.key_text(&mut k, false)?;
-        let (mut start, mut loads, mut counts, mut meet) = Default::default();
-        let (start, loads, counts, meet): (&mut String, &mut String, &mut String, &mut String) =
-            (&mut start, &mut loads, &mut counts, &mut meet);
+        let subgroups = self.cx.caps.allows(Fast::Subgroups) && self.cx.caps.subgroup > 1;
+        let [mut start, mut loads, mut counts, mut meet] = [const { String::new() }; 4];
         for i in 0..4 {
             let _ = write!(
                 loads,
@@ -170,7 +169,7 @@ impl<'a> Sorted<'a> {
             for i in 0..4 {
                 let _ = writeln!(counts, "c{e} += select(0u, 1u, x{i} < k{e});");
             }
-            let _ = match self.cx.caps.allows(Fast::Subgroups) && self.cx.caps.subgroup > 1 {
+            let _ = match subgroups {
                 true => writeln!(
                     meet,
                     "let s{e} = subgroupAdd(c{e});\nif (sub == 0u) {{ atomicAdd(&found[{e}], s{e}); }}"
@@ -184,13 +183,13 @@ impl<'a> Sorted<'a> {
         let regions = [
             ("sizes", sizes.as_str()),
             ("own", &own),
-            ("start", start),
+            ("start", &start),
             ("count", &counts),
-            ("meet", meet),
+            ("meet", &meet),
             ("store", &store),
         ];
         let lane = "@builtin(local_invocation_index) lane: u32,";
-        let file = match self.cx.caps.allows(Fast::Subgroups) && self.cx.caps.subgroup > 1 {
+        let file = match subgroups {
             true => wgrad_wgsl::SCATTER_RANK
                 .replace(lane, &format!("{lane}\n    @builtin(subgroup_invocation_id) sub: u32,")),
             false => wgrad_wgsl::SCATTER_RANK.to_owned(),
