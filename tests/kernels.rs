@@ -59,11 +59,21 @@ pub(crate) fn agree(subject: &Subject, tolerance: f64, f: impl Fn(&Pass) -> Made
     }
 }
 
-/// Small whole numbers, which every dtype holds.
-pub(crate) fn small(p: &Pass, dims: &[usize], dtype: DType, of: usize) -> Tensor {
-    let value = |i: usize| ((i * 7919 + of * 31) % 113) as f32;
+/// Numbers that lie in memory: of whole ones from 0 to 112.
+fn stored(p: &Pass, dims: &[usize], dtype: DType, of: usize, number: impl Fn(f32) -> f32) -> Tensor {
+    let value = |i: usize| number(((i * 7919 + of * 31) % 113) as f32);
     let elems: Vec<f32> = (0..dims.iter().product()).map(value).collect();
     p.input(HostTensor::new(dims, &elems).unwrap().cast(dtype)).unwrap()
+}
+
+/// Small whole numbers, which every dtype holds.
+pub(crate) fn small(p: &Pass, dims: &[usize], dtype: DType, of: usize) -> Tensor {
+    stored(p, dims, dtype, of, |x| x)
+}
+
+/// Numbers from -0.5 to 0.62.
+fn fractions(p: &Pass, dims: &[usize], dtype: DType, of: usize) -> Tensor {
+    stored(p, dims, dtype, of, |x| x * 0.01 - 0.5)
 }
 
 /// A norm's gradients: along rows, and over all rows for each column.
@@ -78,14 +88,14 @@ fn rows_that_sum_columns(subject: &Subject) {
         for dims in shapes {
             for dtype in [DType::F32, DType::F16] {
                 let n = dims[1];
-                let [x, g] = [1, 2].map(|of| small(p, dims, dtype, of).cast(DType::F32) * 0.01 - 0.5);
-                let [w, b] = [3, 4].map(|of| small(p, &[n], DType::F32, of) * 0.01 - 0.5);
+                let [x, g] = [1, 2].map(|of| fractions(p, dims, dtype, of).cast(DType::F32));
+                let [w, b] = [3, 4].map(|of| fractions(p, &[n], DType::F32, of));
                 let y = x.layer_norm(w, b, 1e-5);
                 let grads = wgrad::vjp(&[y], &[g], &[x, w, b]).unwrap();
                 let named = ["x", "weight", "bias"].into_iter().zip(grads);
                 made.extend(named.map(|(of, d)| (format!("layer_norm of {dtype} {dims:?}, {of}"), d)));
             }
-            let [x, g] = [5, 6].map(|of| small(p, dims, DType::F32, of) * 0.01 - 0.5);
+            let [x, g] = [5, 6].map(|of| fractions(p, dims, DType::F32, of));
             let y = x.softmax(1);
             let d = wgrad::vjp(&[y], &[g], &[x]).unwrap()[0];
             made.push((format!("softmax {dims:?}"), d));
@@ -289,11 +299,7 @@ fn scans_in_chunks(subject: &Subject) {
 /// From 16384 points on, drivers on a CPU move eight neighbours as words of 64 bits, whatever their dtype.
 fn eight_neighbours_at_a_time(subject: &Subject) {
     agree(subject, 1e-3, |p| {
-        let of = |dtype: DType, step: i32, dims: [usize; 2]| {
-            let count = (dims[0] * dims[1]) as i32;
-            let whole = ((p.arange(0..count) * step) & 63) - 31;
-            whole.cast(dtype).reshape(dims)
-        };
+        let of = |dtype: DType, of: usize, dims: [usize; 2]| small(p, &dims, dtype, of);
         let mut made: Made = Vec::new();
         let dims = [80, 328];
         for dtype in [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U8, DType::I64] {
@@ -327,11 +333,7 @@ fn eight_neighbours_at_a_time(subject: &Subject) {
 /// Few results of many elements are cut into stretches, one a lane.
 fn few_long_reductions(subject: &Subject) {
     agree(subject, 1e-4, |p| {
-        let of = |dims: &[usize]| {
-            let count = dims.iter().product::<usize>() as i32;
-            let whole = ((p.arange(0..count) * 7) & 1023) - 400;
-            whole.cast(DType::F32).reshape(dims)
-        };
+        let of = |dims: &[usize]| small(p, dims, DType::F32, 7) - 40.0;
         let mut made: Made = Vec::new();
         for dims in [[1, 70_001], [3, 8192], [200, 1100], [5003, 3], [1 << 16, 2], [4096, 8]] {
             for axis in [0, 1] {

@@ -17,30 +17,26 @@ fn known(s: &Sketch, roots: &[Val], off: Off) -> Vec<Option<Known>> {
 fn adamw(s: &mut Sketch, [w, g, m, v]: [Val; 4], numbers: [Val; 7], turned: bool) -> [Val; 3] {
     let dims = s.dims(w);
     let [rate1, rate2, scale1, scale2, eps, decay, lr] = numbers.map(|number| s.like(number, &dims));
-    let mut both = |op: Binary, a: Val, b: Val| {
+    let both = |s: &mut Sketch, op: Binary, a: Val, b: Val| {
         let (a, b) = if turned && matches!(op, Binary::Add | Binary::Mul) { (b, a) } else { (a, b) };
         s.bin(op, a, b)
     };
-    let away = both(Binary::Sub, g, m);
-    let step = both(Binary::Mul, away, rate1);
-    let m = both(Binary::Add, m, step);
-    let square = both(Binary::Mul, g, g);
-    let away = both(Binary::Sub, square, v);
-    let step = both(Binary::Mul, away, rate2);
-    let v = both(Binary::Add, v, step);
-    let top = both(Binary::Mul, m, scale1);
-    let scaled = both(Binary::Mul, v, scale2);
+    let away = both(s, Binary::Sub, g, m);
+    let step = both(s, Binary::Mul, away, rate1);
+    let m = both(s, Binary::Add, m, step);
+    let square = both(s, Binary::Mul, g, g);
+    let away = both(s, Binary::Sub, square, v);
+    let step = both(s, Binary::Mul, away, rate2);
+    let v = both(s, Binary::Add, v, step);
+    let top = both(s, Binary::Mul, m, scale1);
+    let scaled = both(s, Binary::Mul, v, scale2);
     let root = s.un(Unary::Sqrt, scaled);
-    let mut both = |op: Binary, a: Val, b: Val| {
-        let (a, b) = if turned && matches!(op, Binary::Add | Binary::Mul) { (b, a) } else { (a, b) };
-        s.bin(op, a, b)
-    };
-    let bottom = both(Binary::Add, root, eps);
-    let direction = both(Binary::Div, top, bottom);
-    let shrunk = both(Binary::Mul, w, decay);
-    let sum = both(Binary::Add, direction, shrunk);
-    let step = both(Binary::Mul, sum, lr);
-    [both(Binary::Sub, w, step), m, v]
+    let bottom = both(s, Binary::Add, root, eps);
+    let direction = both(s, Binary::Div, top, bottom);
+    let shrunk = both(s, Binary::Mul, w, decay);
+    let sum = both(s, Binary::Add, direction, shrunk);
+    let step = both(s, Binary::Mul, sum, lr);
+    [both(s, Binary::Sub, w, step), m, v]
 }
 
 #[test]

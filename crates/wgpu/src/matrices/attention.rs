@@ -149,8 +149,8 @@ impl Heads {
 
     fn by_hand(&self) -> Truth {
         let [h, g, l, s, d, e] = self.sizes;
-        // Multiples of 1/8 that f16 holds, or numbers that f32 alone does. Later keys are larger, so that rows' tops rise; later queries have
-        // larger gradients.
+        // Multiples of 1/8 that f16 holds, or numbers that f32 alone does. Later keys are larger, so that rows' tops rise;
+        // later queries have larger gradients.
         let split = self.dtype == DType::F32;
         let low = |x: u32| if split { f64::from(x >> 8) / f64::from(1 << 27) } else { 0.0 };
         let number = |x: u32| f64::from(x % 33) / 8.0 - 2.0 + low(x);
