@@ -209,7 +209,7 @@ fn forward(problem: &Problem<'_>, y: &mut [f32], lse: &mut [f32], parallel: bool
     }
     if parallel {
         // The last queries of a causal attention see most keys: they come first.
-        share(tasks.len(), tasks.into_iter().rev(), |(at, first, y, lse)| {
+        share(tasks.into_iter().rev(), |(at, first, y, lse)| {
             queries(problem, at, first, y, lse);
         });
     } else {

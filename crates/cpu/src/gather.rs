@@ -59,7 +59,7 @@ impl Gather {
             // A few rows at a time: each is little work.
             let some = outer.len().div_ceil(rayon::current_num_threads() * 4);
             let parts = outer.chunks(some).zip(to.chunks_mut(some * inner.len()));
-            share(outer.len() / some, parts, |(outer, to)| {
+            share(parts, |(outer, to)| {
                 outer.iter().zip(to.chunks_exact_mut(inner.len())).for_each(row);
             });
         } else {

@@ -212,7 +212,7 @@ impl Product {
         let bytes = self.elems() * self.dtype.bytes();
         let at_once = (y.len() / bytes).div_ceil(rayon::current_num_threads() * 4);
         let run = |(i, y): (usize, &mut [u8])| self.run(a, b, i * at_once, y, false);
-        share(y.len() / bytes, y.chunks_mut(at_once * bytes).enumerate(), run);
+        share(y.chunks_mut(at_once * bytes).enumerate(), run);
     }
 
     /// Products `first, first + 1, ..` of the batch into `y`.
@@ -391,7 +391,7 @@ fn dots<T: Float>(
         false => rows(0, y),
         true => {
             let step = y.len().div_ceil(rayon::current_num_threads() * 4).next_multiple_of(64);
-            share(y.len() / step, y.chunks_mut(step).enumerate(), |(i, y)| rows(i * step, y));
+            share(y.chunks_mut(step).enumerate(), |(i, y)| rows(i * step, y));
         }
     }
 }

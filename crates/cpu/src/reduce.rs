@@ -167,7 +167,7 @@ impl Reduction {
         };
         match tasks.len() {
             0 | 1 => tasks.into_iter().for_each(work),
-            _ => share(tasks.len(), tasks.into_iter(), work),
+            _ => share(tasks.into_iter(), work),
         }
         self.combine(&mut blocks, &mut extremes, self.pre);
         blocks

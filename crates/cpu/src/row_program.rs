@@ -269,7 +269,7 @@ impl RowProgram {
         };
         match tasks.len() {
             0 | 1 => tasks.into_iter().for_each(work),
-            _ => share(tasks.len(), tasks.into_iter(), work),
+            _ => share(tasks.into_iter(), work),
         }
     }
 

@@ -155,7 +155,7 @@ impl Run {
         };
         match tasks.len() {
             1 => tasks.into_iter().for_each(task),
-            _ => share(tasks.len(), tasks.into_iter(), task),
+            _ => share(tasks.into_iter(), task),
         }
         for (memory, _, mem) in taken {
             arena.mems[memory] = mem;

@@ -201,7 +201,7 @@ impl Walk {
         if parts == 1 {
             tasks.into_iter().for_each(task);
         } else {
-            share(tasks.len(), tasks.into_iter(), task);
+            share(tasks.into_iter(), task);
         }
     }
 }

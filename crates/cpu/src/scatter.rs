@@ -163,7 +163,7 @@ impl Scatter {
         if step >= out.len() {
             part((0, out));
         } else {
-            share(parts, out.chunks_mut(step).enumerate(), part);
+            share(out.chunks_mut(step).enumerate(), part);
         }
     }
 

@@ -38,9 +38,9 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// Runs `work` on each of `count` tasks or so, on any thread.
-pub(crate) fn share<T: Send>(count: usize, tasks: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
-    let threads = rayon::current_num_threads().min(count);
+/// Runs `work` on each task, on any thread.
+pub(crate) fn share<T: Send>(tasks: impl ExactSizeIterator<Item = T> + Send, work: impl Fn(T) + Sync) {
+    let threads = rayon::current_num_threads().min(tasks.len());
     if threads < 2 {
         return tasks.for_each(work);
     }
@@ -80,21 +80,37 @@ mod tests {
     fn every_task_is_done_once() {
         for count in [0, 1, 2, 7, 1000] {
             let mut done = vec![0u32; count];
-            share(count, done.iter_mut().enumerate(), |(i, done)| *done += i as u32 + 1);
+            share(done.iter_mut().enumerate(), |(i, done)| *done += i as u32 + 1);
             assert!(done.iter().enumerate().all(|(i, done)| *done == i as u32 + 1), "{count}");
         }
+    }
+
+    /// Two of them are no less than two threads' work.
+    #[test]
+    fn tasks_run_side_by_side() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+        let (there, begun) = (AtomicUsize::new(0), std::time::Instant::now());
+        pool.install(|| {
+            share(0..2, |_| {
+                there.fetch_add(1, Ordering::Relaxed);
+                while there.load(Ordering::Relaxed) < 2 {
+                    assert!(begun.elapsed().as_secs() < 20, "the other task has not begun");
+                    std::thread::yield_now();
+                }
+            });
+        });
     }
 
     #[test]
     fn tasks_share_their_own_work() {
         let mut all = [[0u32; 50]; 40];
-        share(40, all.iter_mut(), |row| share(50, row.iter_mut(), |x| *x += 1));
+        share(all.iter_mut(), |row| share(row.iter_mut(), |x| *x += 1));
         assert_eq!(all, [[1; 50]; 40]);
     }
 
     #[test]
     #[should_panic(expected = "task 3")]
     fn a_panic_arrives() {
-        share(8, 0..8, |i| assert!(i != 3, "task {i}"));
+        share(0..8, |i| assert!(i != 3, "task {i}"));
     }
 }

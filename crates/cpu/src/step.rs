@@ -465,7 +465,7 @@ impl Compiled {
             let parts = batches.min(rayon::current_num_threads() * 4);
             let cuts = tail::cuts(self.tail.elems, product.elems(), parts);
             let parts = tail::split(&self.tail, env.scalars, outs, cuts);
-            share(parts.len(), parts.into_iter(), |(range, mut chunks)| {
+            share(parts.into_iter(), |(range, mut chunks)| {
                 let first = range.start / product.elems();
                 if let Some(k) = direct {
                     product.run(a, b, first, chunks[k].bytes, false);
@@ -514,7 +514,7 @@ impl Compiled {
                 };
                 match parts.len() {
                     1 => parts.drain(..).for_each(run),
-                    _ => share(parts.len(), parts.drain(..), run),
+                    _ => share(parts.drain(..), run),
                 }
             });
             return;

@@ -86,7 +86,7 @@ pub(crate) fn run_bands(
     };
     match parts.len() {
         1 => parts.into_iter().for_each(run),
-        _ => share(parts.len(), parts.into_iter(), run),
+        _ => share(parts.into_iter(), run),
     }
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn run(program: &Program, env: Env<'_>, outs: Vec<&mut [u8]>) {
         return;
     }
     let parts = split(program, env.scalars, outs, cuts(program.elems, BLOCK, parts));
-    share(parts.len(), parts.into_iter(), |(range, mut chunks)| {
+    share(parts.into_iter(), |(range, mut chunks)| {
         machine::run_streams(program, env, range, &mut chunks);
     });
 }

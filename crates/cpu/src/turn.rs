@@ -63,7 +63,7 @@ pub(crate) fn typed<T: Pod + Send + Sync>(turned: &Turned, x: &[T], y: &mut [T])
         }
         let band = |(i, y): (usize, &mut [T])| rows(&rest[1..], x, start + (i * ROWS) as i64, row, y);
         match parallel {
-            true => share(y.len() / (ROWS * row), y.chunks_mut(ROWS * row).enumerate(), band),
+            true => share(y.chunks_mut(ROWS * row).enumerate(), band),
             false => y.chunks_mut(ROWS * row).enumerate().for_each(band),
         }
     }

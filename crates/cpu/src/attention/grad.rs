@@ -53,7 +53,7 @@ pub(super) fn run(problem: &Problem<'_>, [dq, dk, dv]: [&mut [f32]; 3], parallel
             }
         };
         if parallel {
-            share(tasks.len(), tasks.into_iter(), one);
+            share(tasks.into_iter(), one);
         } else {
             tasks.into_iter().for_each(one);
         }
@@ -71,7 +71,7 @@ pub(super) fn run(problem: &Problem<'_>, [dq, dk, dv]: [&mut [f32]; 3], parallel
             tasks.push((n, keys, [k, v]));
         }
     }
-    share(tasks.len(), tasks.into_iter(), |(n, keys, [k, v])| {
+    share(tasks.into_iter(), |(n, keys, [k, v])| {
         let mut work = Work::default();
         for t in 0..shared {
             for first in (0..l).step_by(QUERIES) {
@@ -99,7 +99,7 @@ pub(super) fn run(problem: &Problem<'_>, [dq, dk, dv]: [&mut [f32]; 3], parallel
             tasks.push((n, rows, own));
         }
     }
-    share(tasks.len(), tasks.into_iter().rev(), |(n, rows, dq)| {
+    share(tasks.into_iter().rev(), |(n, rows, dq)| {
         let mut work = Work::default();
         for start in (0..problem.attend.seen(rows.end - 1, s)).step_by(step) {
             let keys = start..s.min(start + step);
