@@ -29,13 +29,14 @@ fn wg_to_u8(x: f32) -> u32 {
 }
 
 // Whether (v, i) comes before (bv, bi) in an arg-reduction: NaN first, then the extreme, then the smaller
-// index. Index 0xffffffff is the empty state.
+// index. Index 0xffffffff is the empty state. Sides are computed whatever the other is: a jump for each,
+// sixteen times in a loop, takes drivers on a CPU minutes to compile.
 fn wg_arg_max_f32(v: f32, i: u32, bv: f32, bi: u32) -> bool {
     let nan = (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u;
     let bnan = (bitcast<u32>(bv) & 0x7fffffffu) > 0x7f800000u;
-    let tie = (nan && bnan) || v == bv;
-    let ahead = (nan && !bnan) || (!bnan && v > bv) || (tie && i < bi);
-    return i != 0xffffffffu && (bi == 0xffffffffu || ahead);
+    let tie = (nan & bnan) | (v == bv);
+    let ahead = (nan & !bnan) | (!bnan & (v > bv)) | (tie & (i < bi));
+    return (i != 0xffffffffu) & ((bi == 0xffffffffu) | ahead);
 }
 
 fn wg_arg_min_f32(v: f32, i: u32, bv: f32, bi: u32) -> bool {
@@ -43,21 +44,21 @@ fn wg_arg_min_f32(v: f32, i: u32, bv: f32, bi: u32) -> bool {
 }
 
 fn wg_arg_max_i32(v: i32, i: u32, bv: i32, bi: u32) -> bool {
-    let ahead = v > bv || (v == bv && i < bi);
-    return i != 0xffffffffu && (bi == 0xffffffffu || ahead);
+    let ahead = (v > bv) | ((v == bv) & (i < bi));
+    return (i != 0xffffffffu) & ((bi == 0xffffffffu) | ahead);
 }
 
 fn wg_arg_min_i32(v: i32, i: u32, bv: i32, bi: u32) -> bool {
-    let ahead = v < bv || (v == bv && i < bi);
-    return i != 0xffffffffu && (bi == 0xffffffffu || ahead);
+    let ahead = (v < bv) | ((v == bv) & (i < bi));
+    return (i != 0xffffffffu) & ((bi == 0xffffffffu) | ahead);
 }
 
 fn wg_arg_max_u32(v: u32, i: u32, bv: u32, bi: u32) -> bool {
-    let ahead = v > bv || (v == bv && i < bi);
-    return i != 0xffffffffu && (bi == 0xffffffffu || ahead);
+    let ahead = (v > bv) | ((v == bv) & (i < bi));
+    return (i != 0xffffffffu) & ((bi == 0xffffffffu) | ahead);
 }
 
 fn wg_arg_min_u32(v: u32, i: u32, bv: u32, bi: u32) -> bool {
-    let ahead = v < bv || (v == bv && i < bi);
-    return i != 0xffffffffu && (bi == 0xffffffffu || ahead);
+    let ahead = (v < bv) | ((v == bv) & (i < bi));
+    return (i != 0xffffffffu) & ((bi == 0xffffffffu) | ahead);
 }

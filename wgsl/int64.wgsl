@@ -102,13 +102,13 @@ fn wg_shr_i64(x: vec2<u32>, w: vec2<u32>) -> vec2<u32> {
 }
 
 fn wg_eq_i64(x: vec2<u32>, w: vec2<u32>) -> bool {
-    return x.x == w.x && x.y == w.y;
+    return (x.x == w.x) & (x.y == w.y);
 }
 
 fn wg_ne_i64(x: vec2<u32>, w: vec2<u32>) -> bool {
-    return x.x != w.x || x.y != w.y;
+    return (x.x != w.x) | (x.y != w.y);
 }
 
 fn wg_lt_i64(x: vec2<u32>, w: vec2<u32>) -> bool {
-    return bitcast<i32>(x.y) < bitcast<i32>(w.y) || (x.y == w.y && x.x < w.x);
+    return (bitcast<i32>(x.y) < bitcast<i32>(w.y)) | ((x.y == w.y) & (x.x < w.x));
 }

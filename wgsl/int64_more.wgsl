@@ -55,13 +55,13 @@ fn wg_minimum_i64(x: vec2<u32>, w: vec2<u32>) -> vec2<u32> {
 }
 
 fn wg_arg_max_i64(v: vec2<u32>, i: u32, bv: vec2<u32>, bi: u32) -> bool {
-    let ahead = wg_lt_i64(bv, v) || (wg_eq_i64(v, bv) && i < bi);
-    return i != 0xffffffffu && (bi == 0xffffffffu || ahead);
+    let ahead = wg_lt_i64(bv, v) | (wg_eq_i64(v, bv) & (i < bi));
+    return (i != 0xffffffffu) & ((bi == 0xffffffffu) | ahead);
 }
 
 fn wg_arg_min_i64(v: vec2<u32>, i: u32, bv: vec2<u32>, bi: u32) -> bool {
-    let ahead = wg_lt_i64(v, bv) || (wg_eq_i64(v, bv) && i < bi);
-    return i != 0xffffffffu && (bi == 0xffffffffu || ahead);
+    let ahead = wg_lt_i64(v, bv) | (wg_eq_i64(v, bv) & (i < bi));
+    return (i != 0xffffffffu) & ((bi == 0xffffffffu) | ahead);
 }
 
 // An index in one word; one that needs two is beyond every axis.
