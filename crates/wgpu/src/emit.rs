@@ -29,8 +29,7 @@ mod whole;
 use wgrad_graph::{Body, Caps, CustomId, Expr, Graph, Kind, NodeId, Result, Step, bail};
 
 use crate::choose::Product;
-use crate::launch::{Binding, Bound, Launch, Lowered, Params};
-pub(crate) use attention::follows_marks;
+use crate::launch::{Binding, Bound, Launch, Lowered, On, Params};
 pub(crate) use batch::batch;
 use kernel::Cx;
 #[cfg(test)]
@@ -145,6 +144,7 @@ fn custom(cx: Cx<'_>, id: CustomId) -> Result<Lowered> {
         grid,
         cost_bytes,
         cost_flops: cost_bytes,
+        on: On::Lanes,
     };
     Ok(Lowered { launches: vec![launch], scratch_bytes: 0 })
 }

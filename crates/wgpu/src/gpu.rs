@@ -143,7 +143,7 @@ fn experimental(wanted: bool) -> wgpu::ExperimentalFeatures {
         return wgpu::ExperimentalFeatures::disabled();
     }
     // SAFETY: of the experimental features only cooperative matrices are asked for, whose kernels ran on such
-    // a device in `matrices::refused`, and are used where their numbers were right.
+    // a device in `matrices::refused` before a plan takes them, and are used where their numbers were right.
     #[expect(unsafe_code, reason = "wgpu wants the risk of an experimental feature to be acknowledged")]
     unsafe {
         wgpu::ExperimentalFeatures::enabled()
@@ -188,16 +188,16 @@ impl Gpu {
         if raised {
             wgrad_graph::bail!(Adapter, "open", "limits may be lowered, not raised: {caps:?}");
         }
-        if caps.cooperative {
-            for path in matrices::refused(adapter, &caps, &matrices::OF_PRODUCTS) {
-                caps.off = caps.off.with(path);
-            }
-        }
-        let [halves, floats] = [Fast::CooperativeMatmul, Fast::SplitMatmul].map(|path| caps.allows(path));
         // Without units for them, halves are widened once rather than by every tile that reads them.
-        caps.half_factors &= halves || !most.half_factors;
-        caps.cooperative &= halves || floats;
-        Gpu::untested(adapter, caps)
+        caps.half_factors &= caps.allows(Fast::CooperativeMatmul);
+        caps.cooperative &= matrices::PATHS.into_iter().any(|path| caps.allows(path));
+        match Gpu::untested(adapter, caps.clone()) {
+            Err(error) if caps.cooperative => {
+                tracing::warn!(adapter = adapter.name, %error, "does not open with units for matrices; not used");
+                Gpu::untested(adapter, Caps { half_factors: false, cooperative: false, ..caps })
+            }
+            opened => opened,
+        }
     }
 
     /// A device with these limits, as they are but for words of 16 bits.
@@ -317,7 +317,7 @@ impl Backend for Gpu {
 
     fn prepare(&self, plan: &Arc<Plan>) -> Result<Arc<dyn Prepared>> {
         let mut lowered = prepare::lower(&self.core.caps, plan)?;
-        let paths = matrices::attention::paths(plan, &lowered);
+        let paths = matrices::paths(&lowered);
         let refused = matrices::refused(&self.adapter, &self.core.caps, &paths);
         if !refused.is_empty() {
             let off = refused.into_iter().fold(self.core.caps.off, Off::with);

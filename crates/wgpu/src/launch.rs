@@ -1,7 +1,7 @@
 //! What a step of a plan becomes on the device: text, bindings, parameters, grid. Pure data, made by
 //! `emit` without a device, run by `encode`.
 
-use wgrad_graph::Loc;
+use wgrad_graph::{Fast, Loc};
 
 /// What tells a kernel of ours, which runs without run-time checks, from a user's text.
 pub(crate) const OURS: &str = "var<storage, ACCESS";
@@ -29,6 +29,19 @@ pub(crate) struct Launch {
     pub(crate) cost_bytes: u64,
     /// Floating operations.
     pub(crate) cost_flops: u64,
+    /// What multiplies its matrices.
+    pub(crate) on: On,
+}
+
+/// What multiplies the matrices of a launch.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum On {
+    /// Its invocations, or it has none.
+    Lanes,
+    /// Units for matrices, by this path.
+    Units(Fast),
+    /// Its invocations: those that launches on units before it have marked and left out.
+    Marked,
 }
 
 /// What one step of several in a launch works on.

@@ -15,7 +15,7 @@ use crate::adapter::AdapterInfo;
 use crate::choose::{self, Product};
 use crate::faults::lock;
 use crate::gpu::Gpu;
-use crate::launch::Lowered;
+use crate::launch::{Lowered, On};
 use crate::{emit, prepare};
 
 /// How long the test may take.
@@ -38,12 +38,25 @@ pub(crate) fn promised(adapter: &wgpu::Adapter) -> bool {
     adapter.features().contains(wanted) && adapter.cooperative_matrix_properties().iter().any(fits)
 }
 
-/// The paths on units that are tried when a device opens. Those of attention, whose kernels are long to compile, are
-/// when a plan first wants them.
-pub(crate) const OF_PRODUCTS: [Fast; 2] = [Fast::CooperativeMatmul, Fast::SplitMatmul];
+/// The paths on units.
+pub(crate) const PATHS: [Fast; 4] =
+    [Fast::CooperativeMatmul, Fast::SplitMatmul, Fast::CooperativeAttention, Fast::SplitAttention];
+
+/// Those of them that launches take.
+pub(crate) fn paths(lowered: &[Lowered]) -> Vec<Fast> {
+    let mut paths = Vec::new();
+    for launch in lowered.iter().flat_map(|step| &step.launches) {
+        match launch.on {
+            On::Units(path) if !paths.contains(&path) => paths.push(path),
+            _ => {}
+        }
+    }
+    paths
+}
 
 /// Those of `paths` on units for matrices that give wrong numbers on this adapter, or fail. Each is tried once a process
-/// for each adapter, on a device of its own: a device that is lost here is lost to nobody.
+/// for each adapter, when a plan first wants it, since drivers take a second for each of its kernels; on a device of its
+/// own: a device that is lost here is lost to nobody.
 pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps, paths: &[Fast]) -> Vec<Fast> {
     static TRIED: Mutex<Option<HashMap<(String, Fast), bool>>> = Mutex::new(None);
     let name = format!("{}\n{}\n{}", adapter.name, adapter.driver, adapter.pci);

@@ -13,7 +13,7 @@ use wgrad_graph::{Attend, DType, Fast, Heads, IndexId, Op, Out, Result, bail};
 use super::kernel::{Cx, Kernel, Touch};
 use super::{fold, points};
 use crate::choose;
-use crate::launch::{Launch, Lowered};
+use crate::launch::{Launch, Lowered, On};
 use tile::Text;
 use units::Units;
 
@@ -46,11 +46,6 @@ impl Goal {
     fn slopes(self) -> bool {
         matches!(self, Goal::Queries | Goal::Keys { keys: true, .. })
     }
-}
-
-/// Whether a launch computes what one on units before it has left out.
-pub(crate) fn follows_marks(launch: &Launch) -> bool {
-    launch.source.contains("let marked = ")
 }
 
 /// An attention that is to be printed.
@@ -321,6 +316,7 @@ impl<'a> Site<'a> {
         let mut k = Kernel::new(self.cx);
         let text = Text::new(self, goal, class, &mut k);
         if let Some(marks) = marks {
+            k.on = On::Marked;
             marks.note(&mut k);
         }
         let mut regions = text.regions(&mut k, at);

@@ -12,7 +12,7 @@ use wgrad_graph::{DType, Group, Op, Out, Result, bail};
 pub(super) use super::cx::{Cx, is_word, packed};
 use super::cx::{bits, part};
 use super::long::{long_quad, to_long};
-use crate::launch::{Bound, ScalarType, Word};
+use crate::launch::{Bound, On, ScalarType, Word};
 
 /// How one use of a value touches its buffer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -67,8 +67,8 @@ pub(super) struct Kernel<'a> {
     dynamic: Vec<Word>,
     /// Steps that one launch runs; 0 for a launch of one step.
     parts: usize,
-    /// Whether it multiplies cooperative matrices.
-    pub(super) cooperative: bool,
+    /// What multiplies its matrices.
+    pub(super) on: On,
     /// Whether loads stay where they stand between barriers: every binding is `read_write` then. What cannot
     /// change, drivers load as late as they can, and a tile that is to be on its way meanwhile is waited for.
     pub(super) ordered: bool,
@@ -117,7 +117,7 @@ impl<'a> Kernel<'a> {
             fixed: Vec::new(),
             dynamic: Vec::new(),
             parts: 0,
-            cooperative: false,
+            on: On::Lanes,
             ordered: false,
             tokens: HashMap::new(),
         }

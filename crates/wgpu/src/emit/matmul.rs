@@ -26,7 +26,7 @@ pub(crate) use split::DOUBTFUL;
 use staging::{Staging, multiply};
 
 use crate::choose::{self, Product, Tile, Work};
-use crate::launch::{Launch, Lowered};
+use crate::launch::{Launch, Lowered, On};
 
 /// Sizes of the product.
 #[derive(Copy, Clone)]
@@ -326,6 +326,7 @@ impl Tiles<'_> {
         let whole = self.sizes.k.is_multiple_of(bk as usize);
         let (end, steps) = match marks {
             Some((marks, steps)) => {
+                k.on = On::Marked;
                 marks.note(&mut k);
                 ("depth", steps)
             }

@@ -25,7 +25,7 @@ use wgrad_graph::{
 pub(crate) use emulate::emulated;
 
 use super::lower;
-use crate::launch::{Bound, Launch, Params, Word};
+use crate::launch::{Bound, Launch, On, Params, Word};
 
 /// Limits like those of a GPU.
 pub(super) fn gpu() -> Caps {
@@ -190,6 +190,9 @@ pub(super) fn check_launch(launch: &Launch, caps: &Caps) {
     let checks = words.iter().any(|w| matches!(w, Word::Check { .. }));
     assert_eq!(flagged, checks);
     assert!(launch.cost_bytes > 0);
+    // By what is said of it, and not by its text, a launch is tried before it is used.
+    assert_eq!(launch.source.contains("coopMultiplyAdd"), matches!(launch.on, On::Units(_)));
+    assert_eq!(launch.source.contains("let marked = "), launch.on == On::Marked);
 }
 
 /// A graph under construction.

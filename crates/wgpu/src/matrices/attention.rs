@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use wgrad_graph::{
-    Args, Attend, Backend, Caps, DType, Fast, Graph, Kind, LeafArg, LeafKind, Node, Op, Options, Out, Plan,
-    Prepared, Result, Root, Shape, Val, bail, plan,
+    Args, Attend, Backend, Caps, DType, Fast, Graph, LeafArg, LeafKind, Node, Op, Options, Out, Prepared,
+    Result, Root, Shape, Val, bail, plan,
 };
 
 use super::{LONG, f16_bits, noise};
 use crate::gpu::Gpu;
-use crate::launch::Lowered;
-use crate::{emit, prepare};
+use crate::launch::{Lowered, On};
+use crate::prepare;
 
 /// Largest error of a result of halves, relative to its largest number: eight roundings of weights to halves.
 const CLOSE: f64 = 4e-3;
@@ -44,24 +44,6 @@ struct Truth {
     grads: [Vec<f64>; 3],
 }
 
-/// The paths on units that a plan's attention takes.
-pub(crate) fn paths(plan: &Plan, lowered: &[Lowered]) -> Vec<Fast> {
-    let mut paths = Vec::new();
-    for (step, lowered) in plan.steps.iter().zip(lowered) {
-        let on_units = || lowered.launches.iter().any(|launch| launch.source.contains("coopMultiplyAdd"));
-        if matches!(step.group.kind, Kind::Attention(..)) && on_units() {
-            let path = match plan.graph.out(step.group.operands[0]).dtype {
-                DType::F16 => Fast::CooperativeAttention,
-                _ => Fast::SplitAttention,
-            };
-            if !paths.contains(&path) {
-                paths.push(path);
-            }
-        }
-    }
-    paths
-}
-
 /// What is wrong with attention on units.
 pub(super) fn fault(gpu: &Gpu, path: Fast) -> Result<Option<String>> {
     let split = path == Fast::SplitAttention;
@@ -72,7 +54,7 @@ pub(super) fn fault(gpu: &Gpu, path: Fast) -> Result<Option<String>> {
     let masked = Heads { sizes, causal: false, masked: true, dtype };
     for heads in [plain, masked] {
         // Tiles that follow would only be compiled: nothing here is left to them.
-        let units_alone = |lowered: &mut Lowered| lowered.launches.retain(|l| !emit::follows_marks(l));
+        let units_alone = |lowered: &mut Lowered| lowered.launches.retain(|l| l.on != On::Marked);
         if let Some(what) = heads.off_as(gpu, gpu.caps(), true, units_alone)? {
             return Ok(Some(format!("{what}, sizes {:?}", heads.sizes)));
         }

@@ -1,11 +1,11 @@
 //! Attention by tiles, by the measure that decides whether units for matrices are used.
 
-use wgrad_graph::{Backend, Caps, DType};
+use wgrad_graph::{Backend, Caps, DType, Fast};
 
 use super::on_every_adapter;
 use crate::Gpu;
-use crate::emit::{emulated, follows_marks};
-use crate::launch::Params;
+use crate::emit::emulated;
+use crate::launch::{On, Params};
 use crate::matrices::attention::Heads;
 
 #[test]
@@ -39,8 +39,8 @@ fn split_attention_on_emulated_units() {
         let heads = Heads { sizes: [2, 1, 70, 75, 32, 32], causal: true, masked: false, dtype: DType::F32 };
         let off = heads.off_as(&gpu, &with_units(&gpu), false, |lowered| {
             // Nothing is left to the tiles.
-            lowered.launches.retain(|l| !follows_marks(l));
-            assert!(lowered.launches.iter().any(|l| l.source.contains("coopMultiplyAdd")));
+            lowered.launches.retain(|l| l.on != On::Marked);
+            assert!(lowered.launches.iter().any(|l| l.on == On::Units(Fast::SplitAttention)));
             emulated(lowered);
         });
         assert_eq!(off.unwrap(), None, "{adapter}");
@@ -59,7 +59,7 @@ fn marked_blocks_are_left_to_tiles() {
             let heads = Heads { sizes, causal, masked: !causal, dtype: DType::F32 };
             let marked = |mark: u32| {
                 heads.off_as(&gpu, &with_units(&gpu), true, |lowered| {
-                    for launch in lowered.launches.iter_mut().filter(|l| !follows_marks(l)) {
+                    for launch in lowered.launches.iter_mut().filter(|l| l.on != On::Marked) {
                         let declared = launch.source.lines().filter(|l| l.starts_with("@group"));
                         let declared: Vec<&str> = declared.filter(|l| l.contains("storage")).collect();
                         let declared = declared.join("\n").replace("f16", "u32");

@@ -7,7 +7,7 @@ use wgrad_graph::{Fast, Result, bail};
 use super::{Declared, ENABLE, ENABLE_MATRICES, Kernel, NATIVE};
 use crate::choose;
 use crate::emit::template;
-use crate::launch::{Binding, Bound, Launch, Params, Word};
+use crate::launch::{Binding, Bound, Launch, On, Params, Word};
 
 impl Kernel<'_> {
     /// The finished launch: `file` with its regions, `extra` declarations, and all that was noted.
@@ -117,7 +117,7 @@ impl Kernel<'_> {
         }
         let is_native = |b| matches!(self.declared(b), Declared::Word(NATIVE) | Declared::Quad(NATIVE));
         let enable = if (0..self.used.len()).any(is_native) { ENABLE } else { "" };
-        let matrices = if self.cooperative { ENABLE_MATRICES } else { "" };
+        let matrices = if matches!(self.on, On::Units(_)) { ENABLE_MATRICES } else { "" };
         let source =
             format!("{matrices}{enable}{}{}", template::prelude(&body), self.name_words(&body, params));
         let ordered = self.ordered;
@@ -128,7 +128,8 @@ impl Kernel<'_> {
             .collect();
         let cost_bytes = bindings.iter().map(|b| b.bytes as u64).sum();
         let words = self.fixed.into_iter().chain(self.dynamic).collect();
-        Ok(Launch { source, bindings, words, params, parts: Vec::new(), grid, cost_bytes, cost_flops })
+        let (parts, on) = (Vec::new(), self.on);
+        Ok(Launch { source, bindings, words, params, parts, grid, cost_bytes, cost_flops, on })
     }
 
     /// `text` with the words' tokens replaced by where they lie.

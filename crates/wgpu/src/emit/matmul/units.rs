@@ -3,14 +3,14 @@
 
 use std::fmt::Write as _;
 
-use wgrad_graph::{Result, bail};
+use wgrad_graph::{Fast, Result, bail};
 
 use super::super::kernel::Kernel;
 use super::super::pointwise::XYZW;
 use super::scales::Scales;
 use super::{Piece, Side, Tiles, ending, split};
 use crate::choose::Units;
-use crate::launch::Launch;
+use crate::launch::{Launch, On};
 
 /// Invocations of a subgroup.
 pub(super) const LANES: u32 = 32;
@@ -187,7 +187,7 @@ impl Tiles<'_> {
         let wide_warps = bn / wn;
         let wg = warps(&units) * LANES;
         let mut k = Kernel::new(self.cx);
-        k.cooperative = true;
+        k.on = On::Units(if split { Fast::SplitMatmul } else { Fast::CooperativeMatmul });
         k.ordered = !split;
         let wide = self.note(&mut k, splits, !split);
         let scales = Scales::new(self, [bm, bn], splits);
