@@ -1,8 +1,8 @@
 //! Random programs on every device, fused and unfused, against the f64 oracle unfused; and their
 //! gradients by differences, on the oracle.
 //!
-//! `WGRAD_TEST=full` runs 2,000 programs (slow devices and slow compilers 300); `WGRAD_FUZZ=seed,count` runs others. A
-//! failing program is cut down before it is shown; its genes belong into `found`.
+//! `WGRAD_TEST=full` runs 2,000 programs (slow devices and slow compilers 300, each part of several its share);
+//! `WGRAD_FUZZ=seed,count` runs others. A failing program is cut down before it is shown; its genes belong into `found`.
 
 mod coverage;
 mod found;
@@ -14,12 +14,20 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use wgrad::{Context, ContextOptions};
 
-use crate::Subject;
+use crate::part::Part;
 use crate::table::full;
+use crate::{Subject, Test};
 use coverage::Coverage;
 use program::{Genes, Shown, Told, loss_at, run};
 
-crate::suite![plain: gradients_by_differences, found_programs_have_right_gradients; device: random_programs, found_programs];
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        Test::Plain("gradients_by_differences", gradients_by_differences),
+        Test::Plain("found_programs_have_right_gradients", found_programs_have_right_gradients),
+        Test::Device(Part::named("random_programs"), Box::new(random_programs)),
+        Test::Device("found_programs".to_owned(), Box::new(found_programs)),
+    ]
+}
 
 fn difference(got: &Shown, want: &Shown) -> Option<String> {
     if got.len() != want.len() {
@@ -48,7 +56,7 @@ fn genes() -> impl Strategy<Value = Genes> {
 }
 
 /// Runs `test` on random programs, the same ones for the same seed; their number.
-fn programs(count: u32, test: impl Fn(&Genes) -> Result<(), String>) -> u32 {
+fn programs(seed: u8, count: u32, test: impl Fn(&Genes) -> Result<(), String>) -> u32 {
     let asked = std::env::var("WGRAD_FUZZ").ok().map(|v| {
         let parts = v.split_once(',').map(|(seed, count)| (seed.trim().parse(), count.trim().parse()));
         let Some((Ok(seed), Ok(count))) = parts else {
@@ -56,7 +64,7 @@ fn programs(count: u32, test: impl Fn(&Genes) -> Result<(), String>) -> u32 {
         };
         (seed, count)
     });
-    let (seed, cases) = asked.unwrap_or((0, count));
+    let (seed, cases) = asked.unwrap_or((seed, count));
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]));
     let result = runner.run(&genes(), |genes| test(&genes).map_err(TestCaseError::fail));
@@ -122,7 +130,7 @@ impl Ways {
 
 fn random_programs(on: &Subject) {
     let few = on.is_slow() || on.compiles_slowly();
-    let count = match (full(), on.is_slow()) {
+    let count: u32 = match (full(), on.is_slow()) {
         (true, _) if few => 300,
         (true, _) => 2000,
         (false, false) => 200,
@@ -130,10 +138,12 @@ fn random_programs(on: &Subject) {
     };
     let ways = Ways::of(on);
     let coverage = std::cell::RefCell::new(Coverage::default());
-    programs(count, |genes| ways.check(genes, &mut coverage.borrow_mut()));
+    // Parts have seeds of their own.
+    let (seed, count) = Part::asked().map_or((0, count), |p| (p.number, count.div_ceil(p.of.into())));
+    programs(seed, count, |genes| ways.check(genes, &mut coverage.borrow_mut()));
     let coverage = coverage.into_inner();
     eprintln!("random programs on {}: {coverage}", on.tag());
-    if full() && !few && !on.is_oracle() {
+    if full() && !few && !on.is_oracle() && Part::asked().is_none() {
         coverage.complete(20);
     }
 }
@@ -167,7 +177,7 @@ fn slope_is_right(ctx: &Context, genes: &Genes, kinks: &std::cell::Cell<u32>) ->
 fn gradients_by_differences() {
     let ctx = crate::devices::oracle();
     let kinks = std::cell::Cell::new(0);
-    let count = programs(if full() { 2000 } else { 200 }, |genes| slope_is_right(&ctx, genes, &kinks));
+    let count = programs(0, if full() { 2000 } else { 200 }, |genes| slope_is_right(&ctx, genes, &kinks));
     eprintln!("gradients by differences: {} of {count} programs had a kink", kinks.get());
     assert!(kinks.get() <= count / 4, "{} of {count} programs had a kink", kinks.get());
 }

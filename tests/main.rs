@@ -37,6 +37,7 @@ mod nn;
 mod numerics;
 mod ops;
 mod ops_table;
+mod part;
 mod paths;
 mod pipeline;
 mod profile;
@@ -141,7 +142,7 @@ fn main() -> ExitCode {
         regressions::faults_are_tried(&same);
     }));
     trials.push(trial("devices::required".to_owned(), move || devices::check_required(subjects)));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    libtest_mimic::run(&arguments, part::of(trials)).exit_code()
 }
 
 fn trial(name: String, f: impl FnOnce() + Send + 'static) -> Trial {
