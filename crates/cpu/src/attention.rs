@@ -242,7 +242,7 @@ fn queries(problem: &Problem<'_>, at: (usize, usize), first: usize, y: &mut [f32
         if e > 0 {
             let v = problem.v().rows(group, keys, e, &mut buf);
             let p = Mat { data: &block.scores, start: 0, rows: width as i64, cols: 1 };
-            add_product((count, e, width), p, v, (y, e));
+            add_product((count, e, width), p, v, (y, e), 1.0);
         }
     }
     for ((state, y), lse) in states.iter().zip(rows_of(y, e, count)).zip(lse) {

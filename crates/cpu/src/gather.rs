@@ -10,6 +10,9 @@ use crate::share::share;
 /// Elements from which several threads gather.
 const PARALLEL: usize = 1 << 16;
 
+/// Neighbours along k up to which they are gathered one by one, as they are needed beside.
+const SHORT: usize = 7;
+
 /// How a matrix (beside, k) is gathered.
 #[derive(Debug)]
 pub(crate) struct Gather {
@@ -17,7 +20,7 @@ pub(crate) struct Gather {
     beside: Vec<i64>,
     k: Vec<i64>,
     /// Whether k runs along rows of the gathered matrix.
-    along_k: bool,
+    pub(crate) along_k: bool,
 }
 
 /// How many neighbours in memory follow each other at least, as a rule.
@@ -27,56 +30,95 @@ fn run(line: &Line) -> usize {
 
 impl Gather {
     pub(crate) fn new((beside, rows): (&Line, usize), (k, depth): (&Line, usize)) -> Gather {
-        Gather { beside: terms(beside, rows), k: terms(k, depth), along_k: run(k) > run(beside) }
+        Gather { beside: terms(beside, rows), k: terms(k, depth), along_k: run(k) > run(beside).max(SHORT) }
     }
 
-    /// Fills `to` with the part and gives its strides beside and along k.
-    pub(crate) fn fill<T: Copy + Default + Send + Sync>(
+    /// Fills the beginning of `to` with the part and gives its strides beside and along k.
+    pub(crate) fn fill<T: Copy + Send + Sync>(
         &self,
         data: &[T],
         start: i64,
         beside: Range<usize>,
         k: Range<usize>,
-        to: &mut Vec<T>,
+        to: &mut [T],
         parallel: bool,
     ) -> (i64, i64) {
         let (beside, k) = (&self.beside[beside], &self.k[k]);
         let (outer, inner) = if self.along_k { (beside, k) } else { (k, beside) };
-        to.resize(outer.len() * inner.len(), T::default());
+        let to = &mut to[..outer.len() * inner.len()];
         let pieces = pieces(inner);
-        let row = |(at, to): (&i64, &mut [T])| {
-            let at = start + at;
-            if pieces.len() * 4 > inner.len() {
-                to.iter_mut().zip(inner).for_each(|(to, i)| *to = data[(at + i) as usize]);
-                return;
-            }
-            for piece in &pieces {
-                let from = (at + inner[piece.start]) as usize;
-                to[piece.clone()].copy_from_slice(&data[from..from + piece.len()]);
+        let single = pieces.len() * 4 > inner.len();
+        let rows = |outer: &[i64], to: &mut [T]| {
+            for (at, to) in outer.iter().zip(to.chunks_exact_mut(inner.len())) {
+                let at = start + at;
+                if single {
+                    to.iter_mut().zip(inner).for_each(|(to, i)| *to = data[(at + i) as usize]);
+                    continue;
+                }
+                for piece in &pieces {
+                    piece.copy(&data[(at + piece.first) as usize..], &mut to[piece.to.clone()]);
+                }
             }
         };
         if parallel && to.len() >= PARALLEL {
             // A few rows at a time: each is little work.
             let some = outer.len().div_ceil(rayon::current_num_threads() * 4);
             let parts = outer.chunks(some).zip(to.chunks_mut(some * inner.len()));
-            share(parts, |(outer, to)| {
-                outer.iter().zip(to.chunks_exact_mut(inner.len())).for_each(row);
-            });
+            share(parts, |(outer, to)| rows(outer, to));
         } else {
-            outer.iter().zip(to.chunks_exact_mut(inner.len())).for_each(row);
+            rows(outer, to);
         }
         let width = inner.len() as i64;
         if self.along_k { (width, 1) } else { (1, width) }
     }
 }
 
-/// Positions whose terms count up by one.
-fn pieces(terms: &[i64]) -> Vec<Range<usize>> {
-    let mut pieces: Vec<Range<usize>> = Vec::new();
+/// Neighbours whose terms are equally far from each other.
+struct Piece {
+    to: Range<usize>,
+    first: i64,
+    step: i64,
+}
+
+impl Piece {
+    #[inline(always)]
+    fn copy<T: Copy>(&self, from: &[T], to: &mut [T]) {
+        if self.step != 1 {
+            let from = from.iter().step_by(self.step as usize);
+            return to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        }
+        // Rows of images: a move or two, where a copy of any length is a call.
+        match to.len() {
+            4 => few::<T, 4>(from, to),
+            7 => few::<T, 7>(from, to),
+            8 => few::<T, 8>(from, to),
+            14 => few::<T, 14>(from, to),
+            16 => few::<T, 16>(from, to),
+            28 => few::<T, 28>(from, to),
+            32 => few::<T, 32>(from, to),
+            _ => to.copy_from_slice(&from[..to.len()]),
+        }
+    }
+}
+
+/// Copies `N` elements, as many as `to` has.
+#[inline(always)]
+fn few<T: Copy, const N: usize>(from: &[T], to: &mut [T]) {
+    if let (Some(from), Some(to)) = (from[..to.len()].first_chunk::<N>(), to.first_chunk_mut::<N>()) {
+        *to = *from;
+    }
+}
+
+/// The terms in pieces, of which none runs backwards.
+fn pieces(terms: &[i64]) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
     for (i, term) in terms.iter().enumerate() {
         match pieces.last_mut() {
-            Some(piece) if terms[i - 1] + 1 == *term => piece.end = i + 1,
-            _ => pieces.push(i..i + 1),
+            Some(piece) if piece.to.len() == 1 && *term > piece.first => {
+                (piece.step, piece.to.end) = (term - piece.first, i + 1);
+            }
+            Some(piece) if piece.to.len() > 1 && terms[i - 1] + piece.step == *term => piece.to.end = i + 1,
+            _ => pieces.push(Piece { to: i..i + 1, first: *term, step: 1 }),
         }
     }
     pieces

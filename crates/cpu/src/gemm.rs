@@ -13,6 +13,17 @@ pub(crate) struct Mat<'a, T> {
 }
 
 impl<T> Mat<'_, T> {
+    /// Rows as columns.
+    pub(crate) fn turned(self) -> Self {
+        Mat { rows: self.cols, cols: self.rows, ..self }
+    }
+
+    /// The matrix from element `(i, j)` on.
+    pub(crate) fn from(self, i: usize, j: usize) -> Self {
+        let start = self.start as i64 + i as i64 * self.rows + j as i64 * self.cols;
+        Mat { start: start as usize, ..self }
+    }
+
     /// Whether every element of `m x n` lies in the data.
     fn holds(&self, m: usize, n: usize) -> bool {
         let span = |count: usize, stride: i64| {
@@ -44,13 +55,14 @@ pub(crate) fn product<T: Copy + Default + PartialEq + 'static>(
 ///
 /// # Panics
 /// When an operand does not lie in its memory.
-pub(crate) fn add_product(
+pub(crate) fn add_product<T: Copy + Default + PartialEq + 'static>(
     sizes: (usize, usize, usize),
-    a: Mat<'_, f32>,
-    b: Mat<'_, f32>,
-    y: (&mut [f32], usize),
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    y: (&mut [T], usize),
+    one: T,
 ) {
-    gemm(sizes, a, b, y, [1.0, 1.0], false);
+    gemm(sizes, a, b, y, [one, one], false);
 }
 
 /// `y = keep y + one a b`.

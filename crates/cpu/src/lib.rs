@@ -29,6 +29,7 @@ mod scatter;
 mod share;
 mod step;
 mod tail;
+mod tiles;
 mod turn;
 mod whole;
 

@@ -1,7 +1,6 @@
 //! Products of matrices, then the epilogue. Which loop computes a product, and so the order of its
 //! sums, depends on sizes alone, never on where elements lie: a view and its copy give equal bits.
 
-use std::cell::RefCell;
 use std::ops::Range;
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
@@ -10,9 +9,11 @@ use wgrad_graph::{DType, Group, Kind, Line, stride};
 
 use crate::access::Turned;
 use crate::gather::Gather;
-use crate::gemm::{Mat, product};
+use crate::gemm::{Mat, add_product, product};
 use crate::machine::Operand;
+use crate::memory::{give_words, take_words};
 use crate::share::share;
+use crate::tiles::{self, Left, Tiles};
 use crate::turn;
 
 /// Multiply-adds below which one thread is faster than several.
@@ -28,12 +29,12 @@ const NARROW: usize = 1 << 16;
 /// Elements from which a right factor that lies by columns is turned: `gemm` takes 3 ns to pick up one of
 /// 1024 x 1024 elements, turning takes 0.6.
 const TURN_ELEMS: usize = 1 << 12;
-/// Words of turned factors that a thread keeps.
-const KEEP_WORDS: usize = 4 << 20;
 /// Rows of a band, at least: each band packs the right factor anew, which costs a band of 64 rows 3 %.
 const MIN_BAND: usize = 64;
 /// Columns up to which `gemm` cuts sums elsewhere than for more.
 const LOW: usize = 64;
+/// Terms that `gemm` adds up at most before it adds to the result.
+const TERMS: usize = 512;
 /// Columns of a gathered right factor that are gathered at once.
 const WIDE: usize = 2048;
 
@@ -67,7 +68,7 @@ enum Place {
 }
 
 /// A number of a matrix.
-trait Float:
+pub(crate) trait Float:
     Pod + Default + PartialEq + Send + Sync + std::ops::Mul<Output = Self> + std::ops::AddAssign
 {
     const ONE: Self;
@@ -96,8 +97,18 @@ impl Side {
         })
     }
 
+    /// Memory for so many gathered elements: none where they lie ready.
+    pub(crate) fn gathered(&self, elems: usize) -> usize {
+        if matches!(self.place, Place::Gathered(_)) { elems } else { 0 }
+    }
+
+    /// Whether all products of the batch have the same factor.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.batch.iter().flatten().all(|(_, stride)| *stride == 0)
+    }
+
     /// The first element of product `number` of the batch.
-    fn start(&self, sizes: &[usize], number: usize) -> i64 {
+    pub(crate) fn start(&self, sizes: &[usize], number: usize) -> i64 {
         let (mut rest, mut start) = (number, self.offset);
         for (size, line) in sizes.iter().zip(&self.batch).rev() {
             let mut coord = rest % size;
@@ -111,13 +122,13 @@ impl Side {
     }
 
     /// Rows `beside` and terms `k` of the factor as a matrix (beside, k); gathered into `buf` if need be.
-    fn matrix<'a, T: Float>(
+    pub(crate) fn matrix<'a, T: Float>(
         &self,
         data: &'a [T],
         start: i64,
         beside: Range<usize>,
         k: Range<usize>,
-        buf: &'a mut Vec<T>,
+        buf: &'a mut [T],
         parallel: bool,
     ) -> Mat<'a, T> {
         match &self.place {
@@ -192,11 +203,10 @@ impl Product {
         let (_, n, k) = self.sizes;
         let (a, b): (&[T], &[T]) = (cast_slice(bytes(a)), cast_slice(bytes(b)));
         let [a0, b0] = [&self.a, &self.b].map(|side| side.start(&self.batch, 0));
-        let own = &mut Vec::new();
-        let b = self.b.matrix(b, b0, 0..n, 0..k, own, false);
+        let b = self.b.matrix(b, b0, 0..n, 0..k, &mut [], false);
         turned((n, k), Mat { rows: b.cols, cols: b.rows, ..b }, &mut |b| {
             f(&|rows, y| {
-                let own = &mut Vec::new();
+                let own = &mut vec![T::default(); self.a.gathered(rows.len() * k)];
                 let size = (rows.len(), n, k);
                 let a = self.a.matrix(a, a0, rows, 0..k, own, false);
                 product(size, a, b, (cast_slice_mut(y), n), T::ONE, false);
@@ -206,27 +216,62 @@ impl Product {
 
     /// The whole batch into `y`.
     pub(crate) fn run_all(&self, a: Operand<'_>, b: Operand<'_>, y: &mut [u8]) {
-        if !self.by_batch() {
-            return self.run(a, b, 0, y, true);
+        let left = self.left(a);
+        if self.by_batch() {
+            let bytes = self.elems() * self.dtype.bytes();
+            let at_once = (y.len() / bytes).div_ceil(rayon::current_num_threads() * 4);
+            let run = |(i, y): (usize, &mut [u8])| self.run(a, b, left.as_ref(), i * at_once, y, false);
+            share(y.chunks_mut(at_once * bytes).enumerate(), run);
+        } else {
+            self.run(a, b, left.as_ref(), 0, y, true);
         }
-        let bytes = self.elems() * self.dtype.bytes();
-        let at_once = (y.len() / bytes).div_ceil(rayon::current_num_threads() * 4);
-        let run = |(i, y): (usize, &mut [u8])| self.run(a, b, i * at_once, y, false);
-        share(y.chunks_mut(at_once * bytes).enumerate(), run);
+        left.into_iter().for_each(Left::done);
+    }
+
+    /// The left factor, where it is gathered for the whole batch.
+    pub(crate) fn left(&self, a: Operand<'_>) -> Option<Left> {
+        let (m, _, k) = self.sizes;
+        if self.batch.iter().product::<usize>() < 2 || self.work() == 0 {
+            return None;
+        }
+        match self.dtype {
+            DType::F64 => Left::of::<f64>(&self.a, cast_slice(bytes(a)), (m, k)),
+            _ => Left::of::<f32>(&self.a, cast_slice(bytes(a)), (m, k)),
+        }
     }
 
     /// Products `first, first + 1, ..` of the batch into `y`.
-    pub(crate) fn run(&self, a: Operand<'_>, b: Operand<'_>, first: usize, y: &mut [u8], parallel: bool) {
+    pub(crate) fn run(
+        &self,
+        a: Operand<'_>,
+        b: Operand<'_>,
+        left: Option<&Left>,
+        first: usize,
+        y: &mut [u8],
+        parallel: bool,
+    ) {
         let (a, b) = (bytes(a), bytes(b));
         match self.dtype {
             DType::F64 => {
-                self.batches::<f64>(cast_slice(a), cast_slice(b), first, cast_slice_mut(y), parallel);
+                let y = cast_slice_mut(y);
+                self.batches::<f64>(cast_slice(a), cast_slice(b), left, first, y, parallel);
             }
-            _ => self.batches::<f32>(cast_slice(a), cast_slice(b), first, cast_slice_mut(y), parallel),
+            _ => {
+                let y = cast_slice_mut(y);
+                self.batches::<f32>(cast_slice(a), cast_slice(b), left, first, y, parallel);
+            }
         }
     }
 
-    fn batches<T: Float>(&self, a: &[T], b: &[T], first: usize, y: &mut [T], parallel: bool) {
+    fn batches<T: Float>(
+        &self,
+        a: &[T],
+        b: &[T],
+        left: Option<&Left>,
+        first: usize,
+        y: &mut [T],
+        parallel: bool,
+    ) {
         let (m, n, k) = self.sizes;
         if m * n == 0 {
             return;
@@ -240,47 +285,76 @@ impl Product {
             let [a0, b0] = [&self.a, &self.b].map(|side| side.start(&self.batch, first + i));
             let parts = k.div_ceil(2 * DEEP).max(1);
             if parts == 1 {
-                self.part((a, a0), (b, b0), 0..k, y, &mut own, parallel);
+                self.part((a, a0), (b, b0), left, 0..k, y, &mut own, parallel);
                 continue;
             }
             let parts = k.div_ceil(DEEP);
             let range = |part: usize| part * DEEP..k.min((part + 1) * DEEP);
-            let sum = |part: usize, own: &mut [Vec<T>; 2], parallel: bool| {
+            let sum = |part: usize, own: &mut [Vec<u64>; 2], parallel: bool| {
                 let mut sum = vec![T::default(); m * n];
-                self.part((a, a0), (b, b0), range(part), &mut sum, own, parallel);
+                self.part((a, a0), (b, b0), left, range(part), &mut sum, own, parallel);
                 sum
             };
             let add = |y: &mut [T], sum: Vec<T>| y.iter_mut().zip(sum).for_each(|(y, s)| *y += s);
-            self.part((a, a0), (b, b0), range(0), y, &mut own, parallel);
+            self.part((a, a0), (b, b0), left, range(0), y, &mut own, parallel);
             if parallel && m * n <= NARROW {
                 let at_once = rayon::current_num_threads() * 2;
                 for first in (1..parts).step_by(at_once) {
                     let some = first..parts.min(first + at_once);
-                    let sums: Vec<_> =
-                        some.into_par_iter().map(|p| sum(p, &mut [Vec::new(), Vec::new()], false)).collect();
+                    let one = |part: usize| {
+                        let mut own = [Vec::new(), Vec::new()];
+                        let sum = sum(part, &mut own, false);
+                        own.into_iter().for_each(give_words);
+                        sum
+                    };
+                    let sums: Vec<_> = some.into_par_iter().map(one).collect();
                     sums.into_iter().for_each(|s| add(y, s));
                 }
             } else {
                 (1..parts).for_each(|p| add(y, sum(p, &mut own, parallel)));
             }
         }
+        own.into_iter().for_each(give_words);
     }
 
     /// The product over some terms alone.
+    #[expect(clippy::too_many_arguments, reason = "where factors and result lie, which has no other home")]
     fn part<T: Float>(
         &self,
         (a, a0): (&[T], i64),
         (b, b0): (&[T], i64),
+        left: Option<&Left>,
         terms: Range<usize>,
         y: &mut [T],
-        [own_a, own_b]: &mut [Vec<T>; 2],
+        [own_a, own_b]: &mut [Vec<u64>; 2],
         parallel: bool,
     ) {
         let (m, n, _) = self.sizes;
         let k = terms.len();
-        let a = self.a.matrix(a, a0, 0..m, terms.clone(), own_a, parallel);
+        let left = left.map(|left| left.matrix(terms.start));
+        if let Place::Gathered(right) = &self.b.place
+            && m.min(n) > 1
+            && m * n > SMALL
+            && tiles::pay(m, n, k, right.along_k)
+        {
+            let (left_side, size, terms) = (&self.a, (m, n), terms.clone());
+            let tiles = Tiles { left: left_side, right, a: (a, a0), b: (b, b0), size, terms };
+            let threads = if parallel { rayon::current_num_threads() } else { 1 };
+            let cuts = tiles.cuts(threads);
+            if cuts.len() >= threads {
+                return tiles.run(&cuts, left, y, parallel);
+            }
+        }
+        let a = match left {
+            Some(left) => left,
+            None => {
+                let own = grown(own_a, self.a.gathered(m * k));
+                self.a.matrix(a, a0, 0..m, terms.clone(), own, parallel)
+            }
+        };
         let mut right = |columns: Range<usize>, f: &mut dyn FnMut(Mat<'_, T>)| {
-            let b = self.b.matrix(b, b0, columns, terms.clone(), own_b, parallel);
+            let own = grown(own_b, self.b.gathered(columns.len() * k));
+            let b = self.b.matrix(b, b0, columns, terms.clone(), own, parallel);
             f(Mat { rows: b.cols, cols: b.rows, ..b });
         };
         match (m, n, k) {
@@ -293,8 +367,9 @@ impl Product {
                 if a.cols != 1 || b.rows != 1 {
                     return product((m, n, k), a, b, (y, n), T::ONE, false);
                 }
-                let b: Vec<T> = (0..k * n).map(|i| at(&b, i / n, i % n)).collect();
-                let b = Mat { data: &b, start: 0, rows: n as i64, cols: 1 };
+                let mut rows = Vec::with_capacity(k * n);
+                (0..k).for_each(|i| rows.extend((0..n).map(|j| at(&b, i, j))));
+                let b = Mat { data: &rows, start: 0, rows: n as i64, cols: 1 };
                 product((m, n, k), a, b, (y, n), T::ONE, false);
             }),
             _ => {
@@ -307,13 +382,30 @@ impl Product {
                     let size = (m, columns.len(), k);
                     right(columns, &mut |b| {
                         turned((size.1, k), b, &mut |b| {
-                            product(size, a, b, (&mut y[first..], n), T::ONE, parallel);
+                            if m > LOW || size.1 > LOW || k <= TERMS {
+                                return product(size, a, b, (&mut y[first..], n), T::ONE, parallel);
+                            }
+                            // As for more rows or columns.
+                            let some = terms_at_once(k);
+                            for from in (0..k).step_by(some) {
+                                let size = (m, size.1, some.min(k - from));
+                                let (a, b, y) = (a.from(0, from), b.from(from, 0), (&mut y[first..], n));
+                                match from {
+                                    0 => product(size, a, b, y, T::ONE, false),
+                                    _ => add_product(size, a, b, y, T::ONE),
+                                }
+                            }
                         });
                     });
                 }
             }
         }
     }
+}
+
+/// Into parts of how many terms `gemm` cuts sums of `k`.
+pub(crate) fn terms_at_once(k: usize) -> usize {
+    k.div_ceil(k.div_ceil(TERMS))
 }
 
 /// Memory of a factor.
@@ -324,9 +416,13 @@ fn bytes(factor: Operand<'_>) -> &[u8] {
     }
 }
 
-thread_local! {
-    /// Memory of turned factors, kept between products.
-    static TURNED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+/// Memory for so many elements, in place of `words` where those are too few.
+fn grown<T: Float>(words: &mut Vec<u64>, elems: usize) -> &mut [T] {
+    if words.len() * 8 < elems * size_of::<T>() {
+        give_words(std::mem::take(words));
+        *words = take_words::<T>(elems);
+    }
+    cast_slice_mut(words)
 }
 
 /// Calls `f` with the right factor, as rows that lie one after the other: one that lies by columns is turned
@@ -336,18 +432,12 @@ fn turned<T: Float>((n, k): (usize, usize), b: Mat<'_, T>, f: &mut dyn FnMut(Mat
     if !far {
         return f(b);
     }
-    let mut words = TURNED.take();
-    let needed = (n * k * size_of::<T>()).div_ceil(8);
-    if words.len() < needed {
-        words = vec![0; needed];
-    }
+    let mut words = take_words::<T>(n * k);
     let y = &mut cast_slice_mut::<_, T>(&mut words)[..n * k];
     let axes = [(k, 1), (n, b.cols)].into_iter().collect();
     turn::typed(&Turned { axes, offset: b.start as i64, across: 0 }, b.data, y);
     f(Mat { data: y, start: 0, rows: n as i64, cols: 1 });
-    if words.len() <= KEEP_WORDS {
-        TURNED.replace(words);
-    }
+    give_words(words);
 }
 
 fn at<T: Copy>(x: &Mat<'_, T>, i: usize, j: usize) -> T {

@@ -74,6 +74,43 @@ pub(crate) fn used(block: Block) {
     });
 }
 
+/// Words of factors of products that a thread keeps.
+const KEEP_WORDS: usize = 4 << 20;
+
+thread_local! {
+    /// Memory of turned and gathered factors, kept between products.
+    static KEPT: RefCell<Vec<Vec<u64>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory for so many elements at least.
+pub(crate) fn take_words<T>(elems: usize) -> Vec<u64> {
+    let needed = (elems * size_of::<T>()).div_ceil(8);
+    if needed == 0 {
+        return Vec::new();
+    }
+    let kept = KEPT.with_borrow_mut(|kept| {
+        let fit = kept.iter().enumerate().filter(|(_, words)| words.len() >= needed);
+        let least = fit.min_by_key(|(_, words)| words.len()).map(|(i, _)| i);
+        least.map(|i| kept.swap_remove(i))
+    });
+    kept.unwrap_or_else(|| vec![0; needed])
+}
+
+/// Gives memory from [`take_words`] back; smaller one is let go for it.
+pub(crate) fn give_words(words: Vec<u64>) {
+    if words.is_empty() || words.len() > KEEP_WORDS {
+        return;
+    }
+    KEPT.with_borrow_mut(|kept| {
+        while kept.iter().map(Vec::len).sum::<usize>() + words.len() > KEEP_WORDS
+            && let Some(least) = kept.iter().enumerate().min_by_key(|(_, words)| words.len()).map(|(i, _)| i)
+        {
+            kept.swap_remove(least);
+        }
+        kept.push(words);
+    });
+}
+
 impl From<&[u8]> for Block {
     fn from(bytes: &[u8]) -> Block {
         let mut block = Block::new(class(bytes.len()));

@@ -18,6 +18,7 @@ use crate::reduce::Reduction;
 use crate::row_program::RowProgram;
 use crate::scatter::Scatter;
 use crate::share::share;
+use crate::tiles::Left;
 use crate::whole::{self, Whole};
 use crate::{custom, kernels, tail, turn};
 
@@ -135,7 +136,7 @@ impl Compiled {
                 let space = Space { dims: &[0], order: &[0], accs: 0, spread: 0 };
                 (Program::new(&Body::default(), &[], &[], &space), true)
             }
-            _ => tail_program(group),
+            _ => tail::program(group),
         };
         if !caps.allows(Fast::Fusion) {
             tail.known = None;
@@ -465,10 +466,11 @@ impl Compiled {
             let parts = batches.min(rayon::current_num_threads() * 4);
             let cuts = tail::cuts(self.tail.elems, product.elems(), parts);
             let parts = tail::split(&self.tail, env.scalars, outs, cuts);
+            let left = product.left(a);
             share(parts.into_iter(), |(range, mut chunks)| {
                 let first = range.start / product.elems();
                 if let Some(k) = direct {
-                    product.run(a, b, first, chunks[k].bytes, false);
+                    product.run(a, b, left.as_ref(), first, chunks[k].bytes, false);
                     if !done {
                         with(Operand::Output(k), &mut |env| {
                             machine::run(&self.tail, env, range.clone(), &mut chunks);
@@ -476,11 +478,12 @@ impl Compiled {
                     }
                 } else {
                     let mut own = Block::new(range.len() * product.dtype.bytes());
-                    product.run(a, b, first, own.bytes_mut(), false);
+                    product.run(a, b, left.as_ref(), first, own.bytes_mut(), false);
                     let acc = Operand::Bytes { bytes: own.bytes(), base: range.start as i64 };
                     with(acc, &mut |env| machine::run(&self.tail, env, range.clone(), &mut chunks));
                 }
             });
+            left.into_iter().for_each(Left::done);
             return;
         }
         if let Some(rows) = self.bands(product) {
@@ -571,24 +574,4 @@ fn with_all(env: Env<'_>, turns: &[Block], f: &mut dyn FnMut(Env<'_>)) {
     let mut operands = env.operands.to_vec();
     operands.extend(turns.iter().map(|block| Operand::Bytes { bytes: block.bytes(), base: 0 }));
     f(Env { operands: &operands, ..env });
-}
-
-/// The program over the outer space. Its axes are taken in the order in which the first store lies,
-/// where the stores do not rise with the group's own order; whether they do comes with it.
-fn tail_program(group: &Group) -> (Program, bool) {
-    let dims = group.outer();
-    let identity: Vec<usize> = (0..dims.len()).collect();
-    let make = |order: &[usize]| {
-        let space = Space { dims, order, accs: group.operands.len(), spread: 0 };
-        Program::new(&group.body, &[], &group.stores, &space)
-    };
-    let plain = make(&identity);
-    if plain.splits || dims.len() < 2 || group.stores.is_empty() {
-        return (plain, true);
-    }
-    let first = &group.body.indices[usize::from(group.stores[0].index)].views[0];
-    let mut order = identity;
-    order.sort_by_key(|axis| std::cmp::Reverse(first.strides[*axis].unsigned_abs()));
-    let sorted = make(&order);
-    if sorted.splits { (sorted, false) } else { (plain, true) }
 }

@@ -4,10 +4,11 @@
 use std::ops::Range;
 
 use smallvec::SmallVec;
+use wgrad_graph::Group;
 
 use crate::machine::{self, Chunk, Env, Operand};
 use crate::memory::{self, Block};
-use crate::program::{BLOCK, Program};
+use crate::program::{BLOCK, Program, Space};
 use crate::share::share;
 use crate::turn;
 
@@ -30,6 +31,26 @@ pub(crate) fn parts(work: usize) -> usize {
 pub(crate) fn cuts(n: usize, unit: usize, parts: usize) -> Vec<Range<usize>> {
     let step = n.div_ceil(parts.max(1)).next_multiple_of(unit.max(1)).max(1);
     (0..n).step_by(step).map(|from| from..(from + step).min(n)).collect()
+}
+
+/// The program over the outer space. Its axes are taken in the order in which the first store lies,
+/// where the stores do not rise with the group's own order; whether they do comes with it.
+pub(crate) fn program(group: &Group) -> (Program, bool) {
+    let dims = group.outer();
+    let identity: Vec<usize> = (0..dims.len()).collect();
+    let make = |order: &[usize]| {
+        let space = Space { dims, order, accs: group.operands.len(), spread: 0 };
+        Program::new(&group.body, &[], &group.stores, &space)
+    };
+    let plain = make(&identity);
+    if plain.splits || dims.len() < 2 || group.stores.is_empty() {
+        return (plain, true);
+    }
+    let first = &group.body.indices[usize::from(group.stores[0].index)].views[0];
+    let mut order = identity;
+    order.sort_by_key(|axis| std::cmp::Reverse(first.strides[*axis].unsigned_abs()));
+    let sorted = make(&order);
+    if sorted.splits { (sorted, false) } else { (plain, true) }
 }
 
 /// Cuts the outputs at the ranges. The program's stores must rise with the position.

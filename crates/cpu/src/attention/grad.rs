@@ -148,15 +148,15 @@ impl Work {
         let p = |data, rows, cols| Mat { data, start: 0, rows, cols };
         if let (Some(dq), true) = (into.q, d > 0) {
             let k = problem.k().rows(group, keys, d, own_k);
-            add_product((count, d, width), p(&self.products, wide, one), k, (dq, d));
+            add_product((count, d, width), p(&self.products, wide, one), k, (dq, d), 1.0);
         }
         let Some([dk, dv]) = into.kv else { return };
         if e > 0 {
-            add_product((width, e, count), p(&self.block.scores, one, wide), g, (dv, e));
+            add_product((width, e, count), p(&self.block.scores, one, wide), g, (dv, e), 1.0);
         }
         if d > 0 {
             let q = problem.q().rows(at, rows, d, own_q);
-            add_product((width, d, count), p(&self.products, one, wide), q, (dk, d));
+            add_product((width, d, count), p(&self.products, one, wide), q, (dk, d), 1.0);
         }
     }
 }

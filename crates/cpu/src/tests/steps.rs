@@ -215,6 +215,59 @@ fn products_do_not_depend_on_layout() {
     }
 }
 
+/// Windows of a padded image as factors, and copies of them: neighbours along columns and along terms, tiles of all
+/// widths, sums of several parts, a left factor that the batch shares.
+#[test]
+fn products_of_windows_have_the_bits_of_their_copies() {
+    let pools = [1, 3].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap());
+    // Batch, channels, side, kernel, stride, rows of the other factor.
+    for (n, c, side, kernel, stride, m) in [
+        (1, 3, 15, 3, 1, 17),
+        (3, 60, 17, 3, 1, 33),
+        (2, 40, 26, 3, 2, 70),
+        (5, 8, 11, 1, 1, 40),
+        (2, 5, 66, 4, 1, 9),
+        (4, 300, 6, 2, 1, 20),
+    ] {
+        let (count, cell) = ((side - kernel) / stride + 1, kernel * kernel);
+        let mut s = Sketch::default();
+        let x = s.x(&[n, c, side, side], 1);
+        let mut seen = x;
+        for axis in [2, 3] {
+            let op = Op::Windows { axis, size: kernel as u32, step: stride as u32, dilation: 1 };
+            seen = s.op(op, &[seen]);
+        }
+        let copy = |s: &mut Sketch, v| {
+            let v = s.un(Unary::Neg, v);
+            s.un(Unary::Neg, v)
+        };
+        let places = count * count;
+        // [n, c kernel kernel, places], with a weight whose kernel is turned around.
+        let columns = s.permute(seen, &[0, 1, 4, 5, 2, 3]);
+        let columns = s.to(Op::Reshape, &[columns], &[n, c * cell, places]);
+        let w = s.x(&[c, m, cell], 2);
+        let w = s.permute(w, &[1, 0, 2]);
+        let w = s.to(Op::Reshape, &[w], &[1, m, c * cell]);
+        let w = s.to(Op::Expand, &[w], &[n, m, c * cell]);
+        let y = s.op(Op::MatMul, &[w, columns]);
+        let copies = [w, columns].map(|v| copy(&mut s, v));
+        let z = s.op(Op::MatMul, &copies);
+        // [n places, c kernel kernel]: neighbours are terms.
+        let terms = s.permute(seen, &[0, 2, 3, 1, 4, 5]);
+        let terms = s.to(Op::Reshape, &[terms], &[n * places, c * cell]);
+        let g = s.x(&[n, m, places], 3);
+        let g = s.permute(g, &[1, 0, 2]);
+        let g = s.to(Op::Reshape, &[g], &[m, n * places]);
+        let u = s.op(Op::MatMul, &[g, terms]);
+        let copies = [g, terms].map(|v| copy(&mut s, v));
+        let v = s.op(Op::MatMul, &copies);
+        for pool in &pools {
+            let all = pool.install(|| s.check(&[y, z, u, v], 2e-4));
+            assert!(all[0] == all[1] && all[2] == all[3], "{n} {c} {side} {kernel} {stride} {m} {pool:?}");
+        }
+    }
+}
+
 #[test]
 fn bands_of_products_keep_their_bits() {
     let off = Off::default().with(Fast::ProductBands);
