@@ -14,6 +14,7 @@ mod kernels;
 mod known;
 mod lookup;
 mod machine;
+mod margin;
 mod math;
 mod matmul;
 mod matrix;

@@ -11,6 +11,7 @@ use wgrad_graph::{
 use crate::access::Turned;
 use crate::attention::Attention;
 use crate::machine::{self, Chunk, Env, Flag, Operand, OutOfRange};
+use crate::margin::Margin;
 use crate::matmul::Product;
 use crate::memory::{Block, State};
 use crate::program::{Code, Program, Space};
@@ -96,6 +97,8 @@ pub(crate) struct Compiled {
     pub(crate) stores: Vec<Out>,
     /// Whether threads may take bands of a product's rows.
     bands: bool,
+    /// What is filled around the part of the output that the tail computes.
+    margin: Option<Margin>,
     /// For each operand and store, whether both may be one memory.
     in_place: Vec<Vec<bool>>,
 }
@@ -131,19 +134,21 @@ impl Compiled {
             },
             Kind::Custom(_) => Work::Custom,
         };
+        let cut = Margin::cut(group).filter(|_| caps.allows(Fast::Fusion));
         let (mut tail, natural) = match work {
             Work::Scatter(_) | Work::Whole(_) | Work::Attention(_) | Work::Custom | Work::Rows(_) => {
                 let space = Space { dims: &[0], order: &[0], accs: 0, spread: 0 };
                 (Program::new(&Body::default(), &[], &[], &space), true)
             }
-            _ => tail::program(group),
+            _ => tail::program(cut.as_ref().map_or(group, |(_, inner)| inner)),
         };
         if !caps.allows(Fast::Fusion) {
             tail.known = None;
         }
         let same_place = |o: usize, k: usize| match work {
             Work::Rows(_) => RowProgram::in_place(group, o, k),
-            _ => k < tail.targets.len() && tail.in_place(o, k),
+            // The margin is filled before anything is read.
+            _ => cut.is_none() && k < tail.targets.len() && tail.in_place(o, k),
         };
         let in_place: Vec<Vec<bool>> =
             (0..operands.len()).map(|o| (0..stores.len()).map(|k| same_place(o, k)).collect()).collect();
@@ -174,6 +179,7 @@ impl Compiled {
             operands,
             stores,
             bands: caps.allows(Fast::ProductBands),
+            margin: cut.map(|(margin, _)| margin),
             in_place,
         }
     }
@@ -340,6 +346,9 @@ impl Compiled {
                     turns.push(block);
                 }
                 self.write(arena, &reads, &writes, &copies, &mut |operands, mut outs| {
+                    if let Some(margin) = self.margin {
+                        margin.fill(&scalars, outs[0]);
+                    }
                     let mut operands = operands.to_vec();
                     operands.extend(accs.iter().map(|acc| Operand::Bytes { bytes: acc.bytes(), base: 0 }));
                     let env = Env { operands: &operands, scalars: &scalars, flag: &flag };

@@ -268,6 +268,33 @@ fn products_of_windows_have_the_bits_of_their_copies() {
     }
 }
 
+/// What is padded is computed within, in parts, and the margin is zeros; also where it is on some sides alone.
+#[test]
+fn margins_of_padded_values() {
+    let pools = [1, 3].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap());
+    for (dims, lo, to) in [
+        (vec![7, 40, 30], [0, 1, 2], vec![7, 42, 37]),
+        (vec![3, 5], [2, 0, 0], vec![9, 5]),
+        (vec![70, 90], [0, 3, 0], vec![70, 93]),
+        (vec![400, 301], [1, 1, 0], vec![402, 302]),
+    ] {
+        let mut s = Sketch::default();
+        let (x, row) = (s.x(&dims, 1), s.x(&dims[dims.len() - 1..], 2));
+        let row = s.like(row, &dims);
+        let y = s.bin(Binary::Add, x, row);
+        let y = s.un(Unary::Exp, y);
+        let mut all = [0; MAX_RANK];
+        all[..3].copy_from_slice(&lo);
+        let padded = s.to(Op::Pad { lo: all }, &[y], &to);
+        let plain = s.to(Op::Pad { lo: all }, &[x], &to);
+        let half = s.cast(x, DType::F16);
+        let half = s.to(Op::Pad { lo: all }, &[half], &to);
+        for pool in &pools {
+            pool.install(|| s.check(&[padded, plain, half], 1e-5));
+        }
+    }
+}
+
 #[test]
 fn bands_of_products_keep_their_bits() {
     let off = Off::default().with(Fast::ProductBands);
