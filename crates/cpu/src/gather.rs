@@ -21,6 +21,8 @@ pub(crate) struct Gather {
     k: Vec<i64>,
     /// Whether k runs along rows of the gathered matrix.
     pub(crate) along_k: bool,
+    /// Those rows in pieces.
+    pieces: Vec<Piece>,
 }
 
 /// How many neighbours in memory follow each other at least, as a rule.
@@ -30,7 +32,21 @@ fn run(line: &Line) -> usize {
 
 impl Gather {
     pub(crate) fn new((beside, rows): (&Line, usize), (k, depth): (&Line, usize)) -> Gather {
-        Gather { beside: terms(beside, rows), k: terms(k, depth), along_k: run(k) > run(beside).max(SHORT) }
+        let along_k = run(k) > run(beside).max(SHORT);
+        let (beside, k) = (terms(beside, rows), terms(k, depth));
+        let pieces = pieces(if along_k { &k } else { &beside });
+        Gather { beside, k, along_k, pieces }
+    }
+
+    /// The pieces of a part of a row.
+    fn within(&self, part: &Range<usize>) -> Vec<Piece> {
+        let first = self.pieces.partition_point(|piece| piece.to.end <= part.start);
+        let cut = |piece: &Piece| {
+            let (from, to) = (piece.to.start.max(part.start), piece.to.end.min(part.end));
+            let first = piece.first + (from - piece.to.start) as i64 * piece.step;
+            Piece { to: from - part.start..to - part.start, first, step: piece.step }
+        };
+        self.pieces[first..].iter().take_while(|piece| piece.to.start < part.end).map(cut).collect()
     }
 
     /// Fills the beginning of `to` with the part and gives its strides beside and along k.
@@ -43,10 +59,10 @@ impl Gather {
         to: &mut [T],
         parallel: bool,
     ) -> (i64, i64) {
+        let pieces = self.within(if self.along_k { &k } else { &beside });
         let (beside, k) = (&self.beside[beside], &self.k[k]);
         let (outer, inner) = if self.along_k { (beside, k) } else { (k, beside) };
         let to = &mut to[..outer.len() * inner.len()];
-        let pieces = pieces(inner);
         let single = pieces.len() * 4 > inner.len();
         let rows = |outer: &[i64], to: &mut [T]| {
             for (at, to) in outer.iter().zip(to.chunks_exact_mut(inner.len())) {
@@ -74,6 +90,7 @@ impl Gather {
 }
 
 /// Neighbours whose terms are equally far from each other.
+#[derive(Debug)]
 struct Piece {
     to: Range<usize>,
     first: i64,
