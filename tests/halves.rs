@@ -2,13 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use wgrad::{Context, DType, HostTensor, Pass, Tensor};
+use wgrad::{Context, DType, HostTensor, Pass, Tensor, f16};
 
 use crate::Subject;
 
 crate::suite![
     plain: ;
-    device: same_bits_as_packed, results_are_narrowed_where_they_are_made, parts_are_written_in_place,
+    device: same_bits_as_packed, results_are_narrowed_where_they_are_made, steps_are_those_of_f32, parts_are_written_in_place,
 ];
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
@@ -78,6 +78,54 @@ fn same_bits_as_packed(subject: &Subject) {
     for h in HALVES {
         for (a, b) in bytes(&subject.context(), h).into_iter().zip(bytes(&packed, h)) {
             assert_eq!(a, b, "{h}");
+        }
+    }
+}
+
+/// Sums, differences and products of every half are those of f32, rounded after each step, with numbers that are
+/// halves and with some that are not: subnormal results, ties, infinities, NaN, steps that undo each other.
+fn steps_are_those_of_f32(subject: &Subject) {
+    // What the oracle computes in f64 is rounded once.
+    if subject.is_oracle() {
+        return;
+    }
+    type Step = fn(f32, f32) -> f32;
+    let rounded = |x: f32| f16::from_f32(x).to_f32();
+    let two = |x: f16, w: f16, steps: [Step; 2], last: f32| {
+        f16::from_f32(steps[1](rounded(steps[0](x.to_f32(), w.to_f32())), last))
+    };
+    let right = |got: Vec<u8>, name: &str, want: &dyn Fn(f16, f16) -> f16| {
+        for (i, got) in got.chunks(2).map(|b| f16::from_le_bytes([b[0], b[1]])).enumerate() {
+            let (x, w) = (f16::from_bits(i as u16), f16::from_bits((i as u16).wrapping_mul(40503) ^ 0x5a5a));
+            let want = want(x, w);
+            let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+            assert!(same, "{name} of {x:e}, {w:e}: {got:e}, not {want:e}");
+        }
+    };
+    let ctx = subject.context();
+    let run = |f: &dyn Fn(Tensor, Tensor) -> Tensor| {
+        ctx.pass(|p| {
+            let other: Vec<u8> =
+                (0..=u16::MAX).flat_map(|i| (i.wrapping_mul(40503) ^ 0x5a5a).to_le_bytes()).collect();
+            let w = p.input(HostTensor::from_bytes([256, 256], DType::F16, other)?)?;
+            Ok(f(all(p, DType::F16), w).read()?.bytes().to_vec())
+        })
+        .unwrap()
+    };
+    let [add, sub, mul]: [Step; 3] = [|x, w| x + w, |x, w| x - w, |x, w| x * w];
+    right(run(&|x, w| x + w), "x + w", &|x, w| f16::from_f32(x.to_f32() + w.to_f32()));
+    right(run(&|x, w| x - w), "x - w", &|x, w| f16::from_f32(x.to_f32() - w.to_f32()));
+    right(run(&|x, w| x * w), "x w", &|x, w| f16::from_f32(x.to_f32() * w.to_f32()));
+    right(run(&|x, w| x * w - x), "x w - x", &|x, w| two(x, w, [mul, sub], x.to_f32()));
+    right(run(&|x, w| (x + w) - w), "(x + w) - w", &|x, w| two(x, w, [add, sub], w.to_f32()));
+    // 0.1, 65536 and 1e-30 are no halves; 2^-24 is the least.
+    for a in [2.0, -0.75, 0.1, 65536.0, 2f32.powi(-24), 1e-30, f32::INFINITY] {
+        let number = f64::from(a);
+        right(run(&|x, _| x * number), &format!("{a} x"), &|x, _| f16::from_f32(x.to_f32() * a));
+        right(run(&|x, _| number - x), &format!("{a} - x"), &|x, _| f16::from_f32(a - x.to_f32()));
+        for b in [1.0, 0.1] {
+            let sum = |x: f16, _: f16| f16::from_f32(rounded(x.to_f32() * a) + b);
+            right(run(&|x, _| x * number + f64::from(b)), &format!("{a} x + {b}"), &sum);
         }
     }
 }

@@ -269,9 +269,10 @@ fn variant(op: &Op) -> String {
 }
 
 /// Kernels that no case of the table runs.
-const OPENING_OR_GPU: [&str; 9] = [
+const OPENING_OR_GPU: [&str; 10] = [
     "native_half",
     "packed_half",
+    "half_arithmetic",
     "matmul_range",
     "matmul_stream",
     "transpose",

@@ -19,6 +19,8 @@ pub const LONG: &str = include_str!("long.wgsl");
 pub const NATIVE_HALF: &str = include_str!("native_half.wgsl");
 /// The test of the driver's conversions of halves.
 pub const PACKED_HALF: &str = include_str!("packed_half.wgsl");
+/// The test of the driver's arithmetic of halves.
+pub const HALF_ARITHMETIC: &str = include_str!("half_arithmetic.wgsl");
 /// Arithmetic of integers of 64 bits.
 pub const INT64: &str = include_str!("int64.wgsl");
 /// Order and conversions of integers of 64 bits.
@@ -93,7 +95,7 @@ pub const MATRIX_LU: &str = include_str!("matrix_lu.wgsl");
 pub const ATTENTION_TILE: &str = include_str!("attention_tile.wgsl");
 
 /// Every file: name and source.
-pub const ALL: [(&str, &str); 40] = [
+pub const ALL: [(&str, &str); 41] = [
     ("math", MATH),
     ("transcendental", TRANSCENDENTAL),
     ("inverse", INVERSE),
@@ -103,6 +105,7 @@ pub const ALL: [(&str, &str); 40] = [
     ("long", LONG),
     ("native_half", NATIVE_HALF),
     ("packed_half", PACKED_HALF),
+    ("half_arithmetic", HALF_ARITHMETIC),
     ("int64", INT64),
     ("int64_more", INT64_MORE),
     ("random", RANDOM),

@@ -45,6 +45,8 @@ pub enum Fast {
     LongWords,
     /// Halves converted by the driver's own instructions, where these are right for all of them.
     PackedHalves,
+    /// Steps from halves to a half by the driver's own arithmetic of those, on software drivers where it is right.
+    HalfArithmetic,
     /// On the CPU: neighbouring kernels of one row after another, while the row is in the cache.
     RowRuns,
     /// On the CPU: bands of a product's rows, each by one thread through all that follows in its kernel.
@@ -69,7 +71,7 @@ pub enum Fast {
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 29] = [
+    pub const ALL: [Fast; 30] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
@@ -89,6 +91,7 @@ impl Fast {
         Fast::NativeHalf,
         Fast::LongWords,
         Fast::PackedHalves,
+        Fast::HalfArithmetic,
         Fast::RowRuns,
         Fast::ProductBands,
         Fast::Repeats,
@@ -123,6 +126,7 @@ impl Fast {
             Fast::NativeHalf => "native_half",
             Fast::LongWords => "long_words",
             Fast::PackedHalves => "packed_halves",
+            Fast::HalfArithmetic => "half_arithmetic",
             Fast::RowRuns => "row_runs",
             Fast::ProductBands => "product_bands",
             Fast::Repeats => "repeats",

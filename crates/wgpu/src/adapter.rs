@@ -86,6 +86,7 @@ pub(crate) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
             | wgpu::Features::SUBGROUP_BARRIER
             | wgpu::Features::PIPELINE_CACHE
             | wgpu::Features::SHADER_I16
+            | wgpu::Features::SHADER_F16
             | wgpu::Features::SHADER_INT64
             | wgpu::Features::TIMESTAMP_QUERY
             | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
@@ -95,7 +96,10 @@ pub(crate) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
 fn caps(adapter: &wgpu::Adapter, info: &wgpu::AdapterInfo, kind: DeviceKind, driver: &str) -> Caps {
     let limits = adapter.limits();
     let features = features(adapter);
-    let off = Off::of_env();
+    let mut off = Off::of_env();
+    if !features.contains(wgpu::Features::SHADER_F16) {
+        off = off.with(Fast::HalfArithmetic);
+    }
     let cooperative = crate::matrices::promised(adapter) && info.subgroup_min_size == 32 && {
         let paths = [Fast::CooperativeMatmul, Fast::SplitMatmul];
         paths.into_iter().any(|path| !off.contains(path)) && info.subgroup_max_size == 32

@@ -19,6 +19,11 @@ pub(crate) fn software(caps: &Caps) -> bool {
     !matches!(caps.kind, DeviceKind::DiscreteGpu | DeviceKind::IntegratedGpu | DeviceKind::OtherGpu)
 }
 
+/// Whether steps from halves to a half are the driver's own.
+pub(crate) fn half_arithmetic(caps: &Caps) -> bool {
+    software(caps) && caps.native_half && caps.allows(Fast::HalfArithmetic)
+}
+
 /// Size of the first page of values, bytes. Parameters and their state that lie in one page are updated by one dispatch,
 /// each further set of pages by one more, 5 us on an H200; on a GPU a model of five million parameters has room with
 /// AdamW's state. A driver on the CPU clears what it gives.

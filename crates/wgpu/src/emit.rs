@@ -94,6 +94,11 @@ pub(crate) fn packed_test() -> String {
     template::fill(wgrad_wgsl::PACKED_HALF, &[("functions", wgrad_wgsl::HALF)])
 }
 
+/// The text of the test of the driver's arithmetic of halves.
+pub(crate) fn arithmetic_test() -> String {
+    template::fill(wgrad_wgsl::HALF_ARITHMETIC, &[("functions", wgrad_wgsl::HALF)])
+}
+
 /// A user's kernel: the text as it is, operands then outputs. Its access modes are its own: operands
 /// `read`, outputs `read_write`.
 fn custom(cx: Cx<'_>, id: CustomId) -> Result<Lowered> {
@@ -141,6 +146,7 @@ fn custom(cx: Cx<'_>, id: CustomId) -> Result<Lowered> {
         words: Vec::new(),
         params: Params::None,
         parts: Vec::new(),
+        of_halves: None,
         grid,
         cost_bytes,
         cost_flops: cost_bytes,

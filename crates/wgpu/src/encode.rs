@@ -347,8 +347,17 @@ fn word(value: f64, ty: ScalarType) -> u32 {
     }
 }
 
+/// Whether the f32 nearest to a scalar is a half.
+fn is_half(value: f64) -> bool {
+    f64::from(f16::from_f32(value as f32)) == f64::from(value as f32)
+}
+
 fn record(pass: &mut wgpu::ComputePass<'_>, run: &Run, bound: &Bound, scalars: &[f64]) {
-    pass.set_pipeline(&run.kernel.pipeline);
+    let halves = |(_, scalar, ty): &(usize, u32, ScalarType)| {
+        *ty != ScalarType::F32 || is_half(scalars[*scalar as usize])
+    };
+    let of_halves = run.of_halves.as_ref().filter(|_| run.scalars.iter().all(halves));
+    pass.set_pipeline(&of_halves.unwrap_or(&run.kernel).pipeline);
     pass.set_bind_group(0, &bound.group, &[]);
     if let Some(uniform) = &bound.uniform {
         pass.set_bind_group(1, uniform, &[]);

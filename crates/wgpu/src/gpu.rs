@@ -207,8 +207,8 @@ impl Gpu {
         let mut features = features(&adapter.adapter);
         features.set(wgpu::Features::SHADER_I16, caps.native_half);
         features.set(wgpu::Features::SHADER_INT64, caps.long_words);
-        let matrices = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16;
-        features.set(matrices, caps.cooperative);
+        features.set(wgpu::Features::SHADER_F16, caps.cooperative || choose::half_arithmetic(&caps));
+        features.set(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX, caps.cooperative);
         if !features.contains(wgpu::Features::IMMEDIATES) {
             wgrad_graph::bail!(Adapter, "open", "{adapter} has no immediates");
         }
@@ -228,8 +228,14 @@ impl Gpu {
         let faults = Faults::watch(&device);
         let info = adapter.adapter.get_info();
         caps.native_half = caps.native_half && native::works(&device, &queue, &faults, &info);
-        if caps.allows(Fast::PackedHalves) && !packed::works(&device, &queue, &faults, &info) {
-            caps.off = caps.off.with(Fast::PackedHalves);
+        let tried = [
+            (Fast::PackedHalves, caps.allows(Fast::PackedHalves)),
+            (Fast::HalfArithmetic, choose::half_arithmetic(&caps)),
+        ];
+        for (path, wanted) in tried {
+            if wanted && !packed::works(path, &device, &queue, &faults, &info) {
+                caps.off = caps.off.with(path);
+            }
         }
         let kernels = Kernels::open(&device, &faults, &info, &caps)?;
         let flag = faults.scoped(&device, "open", || {

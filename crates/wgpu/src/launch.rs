@@ -23,6 +23,8 @@ pub(crate) struct Launch {
     pub(crate) params: Params,
     /// For a launch that runs several steps of one text: what each of them works on.
     pub(crate) parts: Vec<Part>,
+    /// Another text of the same kernel, for where every f32 scalar among its words is a half.
+    pub(crate) of_halves: Option<String>,
     /// Workgroups on each axis; no axis is over the device's limit. A 0 means nothing to do.
     pub(crate) grid: [u32; 3],
     /// Work estimate of the dispatch, for splitting submissions: bytes moved and floating operations.

@@ -1,10 +1,10 @@
-//! Whether a driver's own conversions of halves are what the standard says.
+//! Whether a driver's own conversions of halves, and its own arithmetic of them, are what the standard says.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use wgrad_graph::Result;
+use wgrad_graph::{Fast, Result};
 
 use crate::emit;
 use crate::faults::{Faults, lock};
@@ -12,27 +12,34 @@ use crate::faults::{Faults, lock};
 /// How long the test may take.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Whether every half widens, and every f32 rounds, by the driver's instructions as by bits. Tried once a process
-/// for each adapter.
+/// Whether every half widens, and every f32 rounds, by the driver's instructions as by bits; for
+/// [`Fast::HalfArithmetic`] whether sums, differences and products of halves are those of f32, rounded. Tried once a
+/// process for each adapter.
 pub(crate) fn works(
+    path: Fast,
     device: &wgpu::Device,
     queue: &wgpu::Queue,
     faults: &Faults,
     info: &wgpu::AdapterInfo,
 ) -> bool {
     static TRIED: Mutex<Option<HashMap<String, bool>>> = Mutex::new(None);
-    let key = format!("{}\n{}\n{}\n{}", info.name, info.driver, info.driver_info, info.device_pci_bus_id);
+    let key =
+        format!("{path}\n{}\n{}\n{}\n{}", info.name, info.driver, info.driver_info, info.device_pci_bus_id);
     let mut tried = lock(&TRIED);
     *tried.get_or_insert_default().entry(key).or_insert_with(|| {
+        let text = match path {
+            Fast::HalfArithmetic => emit::arithmetic_test(),
+            _ => emit::packed_test(),
+        };
         let wrong = faults
-            .scoped(device, "open", || run(device, queue, &emit::packed_test()))
+            .scoped(device, "open", || run(device, queue, &text))
             .and_then(|read| flag(device, &read));
         match &wrong {
             Ok(0) => {}
             Ok(how) => {
-                tracing::debug!(adapter = info.name, how, "rounds halves its own way; they go by bits");
+                tracing::debug!(adapter = info.name, %path, how, "rounds halves its own way; they go by bits");
             }
-            Err(error) => tracing::warn!(adapter = info.name, %error, "conversions of halves fail"),
+            Err(error) => tracing::warn!(adapter = info.name, %path, %error, "the driver's halves fail"),
         }
         wrong.is_ok_and(|flag| flag == 0)
     })
@@ -90,10 +97,41 @@ fn flag(device: &wgpu::Device, read: &wgpu::Buffer) -> Result<u32> {
 
 #[cfg(test)]
 mod tests {
-    use wgrad_graph::{Backend, Fast};
+    use wgrad_graph::Backend;
 
     use super::*;
+    use crate::choose;
     use crate::tests::on_every_adapter;
+
+    /// A driver that rounds otherwise, loses subnormal numbers, or takes two steps together is found.
+    #[test]
+    fn arithmetic_that_differs_is_found() {
+        on_every_adapter(|adapter, gpu| {
+            if !choose::half_arithmetic(gpu.caps()) {
+                return;
+            }
+            let core = gpu.core();
+            let told = |text: &str| {
+                let read = core.faults.scoped(&core.device, "test", || run(&core.device, &core.queue, text));
+                flag(&core.device, &read.unwrap()).unwrap()
+            };
+            let text = emit::arithmetic_test();
+            assert_eq!(told(&text), 0, "{adapter}");
+            let flushed = "return bitcast<f16>(select(u16(h), u16(0), (h & 0x7c00u) == 0u));";
+            for (right, wrong, how) in [
+                ("half(h) + half(g)", "half(h) + half(g ^ 1u)", 9),
+                ("half(h) - half(g)", "half(g) - half(h)", 2),
+                ("half(h) * half(g)", "half(h) * half(g + 1u)", 12),
+                ("half(sum | zero) - half(g)", "half(h)", 8),
+                ("half(product | zero) + half(g)", "f16(fma(x, y, y))", 8),
+                ("return bitcast<f16>(u16(h));", flushed, 15),
+                ("(a + ((a >> 13u) & 1) - 0x37fff001)", "(a - 0x38000000)", 15),
+            ] {
+                assert!(text.contains(right), "{right}");
+                assert_eq!(told(&text.replacen(right, wrong, 1)), how, "{adapter}: {wrong}");
+            }
+        });
+    }
 
     /// Drivers that narrow towards zero, lose subnormal numbers, or take narrowing and widening together for
     /// nothing are found.

@@ -1,6 +1,7 @@
 //! A plan made ready: every dispatch with its kernel, the place of each binding, and its parameters.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -51,6 +52,8 @@ pub(crate) type Binds = SmallVec<[(Source, u64); 6]>;
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) kernel: Arc<Kernel>,
+    /// The kernel for where every f32 scalar is a half, if there is another.
+    pub(crate) of_halves: Option<Arc<Kernel>>,
     /// What each binding refers to, and its bytes.
     pub(crate) binds: Binds,
     /// The uniform parameters, if any.
@@ -191,6 +194,7 @@ pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>)
         last.map_or("group", |n| plan.graph.node(*n).op.name())
     };
     let mut wanted = Vec::with_capacity(launches.len());
+    let mut others = Vec::new();
     let mut binds = Vec::with_capacity(launches.len());
     let mut raises = false;
     for (step, launch) in launches.iter().chain(batches.iter().map(|(_, whole)| whole)) {
@@ -201,10 +205,17 @@ pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>)
         let writes =
             |class| sources.iter().zip(&launch.bindings).any(|((s, _), b)| b.written && s.class() == class);
         let written: SmallVec<[bool; 8]> = sources.iter().map(|(s, _)| writes(s.class())).collect();
+        if let Some(source) = &launch.of_halves {
+            others.push((wanted.len(), Wanted::new(source, written.clone(), launch.params)));
+        }
         wanted.push(Wanted::new(&launch.source, written, launch.params));
         binds.push(sources);
     }
-    let kernels = core.kernels.all(core, &wanted)?;
+    let count = wanted.len();
+    let (which, others): (Vec<usize>, Vec<Wanted>) = others.into_iter().unzip();
+    wanted.extend(others);
+    let mut kernels = core.kernels.all(core, &wanted)?;
+    let mut others: HashMap<usize, Arc<Kernel>> = which.into_iter().zip(kernels.split_off(count)).collect();
     let singles = launches.len();
     let wholes: Vec<Range<usize>> = batches.iter().map(|(runs, _)| runs.clone()).collect();
     launches.extend(batches.into_iter().map(|(_, whole)| whole));
@@ -220,6 +231,7 @@ pub(crate) fn prepare(core: &Arc<Core>, plan: &Arc<Plan>, lowered: Vec<Lowered>)
         let scalars = launch.words[first..].iter().enumerate();
         runs.push(Run {
             kernel,
+            of_halves: others.remove(&n),
             binds,
             uniform: uniforms[n].take(),
             immediates: words[n][first..].into(),

@@ -74,6 +74,7 @@ fn axpb(n: usize, x: Loc, y: Loc, a: Word, b: f32) -> Launch {
         words: vec![Word::Fixed(n as u32), a, Word::Fixed(b.to_bits())],
         params: Params::Immediate,
         parts: Vec::new(),
+        of_halves: None,
         grid: [n.div_ceil(64) as u32, 1, 1],
         cost_bytes: 8 * n as u64,
         cost_flops: 2 * n as u64,
@@ -89,6 +90,7 @@ fn check(n: usize, x: Loc, limit: u32) -> Launch {
         words: vec![Word::Fixed(n as u32), Word::Fixed(limit), check],
         params: Params::Immediate,
         parts: Vec::new(),
+        of_halves: None,
         grid: [n.div_ceil(64) as u32, 1, 1],
         cost_bytes: 4 * n as u64,
         cost_flops: 0,
@@ -194,6 +196,7 @@ fn a_chain_of_kernels_computes() {
             words: vec![Word::Fixed(n as u32), Word::Fixed(0), Word::Fixed(0), Word::Fixed(0), fixed(0.5)],
             params: Params::Spilled { fixed: 4 },
             parts: Vec::new(),
+            of_halves: None,
             grid: [n.div_ceil(64) as u32, 1, 1],
             cost_bytes: 0,
             cost_flops: 0,
@@ -500,6 +503,7 @@ fn a_users_text_runs_checked_wherever_its_operands_lie() {
             words: Vec::new(),
             params: Params::None,
             parts: Vec::new(),
+            of_halves: None,
             ..axpb(100, x, y, fixed(0.0), 0.0)
         };
         let launches = [
@@ -562,9 +566,10 @@ fn adapters_are_chosen_by_what_they_are_called() {
         // What a trial at opening refuses is off besides.
         let opened = Gpu::open(adapter).unwrap().caps().clone();
         assert_eq!(opened, Caps { off: opened.off, ..adapter.caps.clone() });
+        let tried = [Fast::PackedHalves, Fast::HalfArithmetic];
         for path in Fast::ALL {
             let (listed, now) = (adapter.caps.off.contains(path), opened.off.contains(path));
-            assert!(now == listed || now && path == Fast::PackedHalves, "{adapter}: {path}");
+            assert!(now == listed || now && tried.contains(&path), "{adapter}: {path}");
         }
         let small = Gpu::open_with(adapter, |caps| caps.max_value_bytes = 1 << 16).unwrap();
         assert_eq!(small.alloc((1 << 16) + 1).unwrap_err().kind(), ErrorKind::Limit);

@@ -7,6 +7,7 @@ use wgrad_graph::{Binary, Body, DType, Expr, ExprId, Fast, IndexId, Result, Stor
 use super::index::Element;
 use super::kernel::{Kernel, wgsl_type};
 use super::template::{self, substitute};
+use crate::choose;
 
 /// Where a point of the space is found.
 #[derive(Clone, Debug, Default)]
@@ -111,7 +112,7 @@ impl<'p, 'a> Printer<'p, 'a> {
     /// # Errors
     /// `DType` for what no device stores; see also [`Kernel::scalar_bits`].
     pub(super) fn expr(&mut self, id: ExprId) -> Result<String> {
-        let needed = reach(self.body, [id]);
+        let needed = self.reach(id);
         for at in 0..=id {
             if needed[at as usize] && !self.names.contains_key(&at) {
                 let name = self.evaluate(at)?;
@@ -119,6 +120,22 @@ impl<'p, 'a> Printer<'p, 'a> {
             }
         }
         Ok(self.names[&id].clone())
+    }
+
+    /// Which expressions `root` needs as they are printed.
+    fn reach(&self, root: ExprId) -> Vec<bool> {
+        let mut needed = vec![false; root as usize + 1];
+        needed[root as usize] = true;
+        for id in (0..=root).rev() {
+            if needed[id as usize] {
+                let of = match self.of_halves(id) {
+                    Some((_, sides)) => sides.map(|side| self.half(side).unwrap_or(side)).to_vec(),
+                    None => operands(&self.body.exprs[id as usize].0),
+                };
+                of.into_iter().for_each(|x| needed[x as usize] = true);
+            }
+        }
+        needed
     }
 
     /// Writes every store at this point. All values come first: a store may lie in the place of an
@@ -303,6 +320,12 @@ impl<'p, 'a> Printer<'p, 'a> {
                 format!("select({}, {}, {})", x(self, *w), x(self, *a), x(self, *c))
             }
             Expr::Cast { x: operand } => {
+                if let Some((sign, sides)) = self.of_halves(id) {
+                    let [a, b] = sides.map(|side| self.as_half(side));
+                    let name = format!("x{id}{}", self.prefix);
+                    self.line(&format!("let {name} = u32(bitcast<u16>({a} {sign} {b}));"));
+                    return Ok(name);
+                }
                 let (made, from) = &body.exprs[*operand as usize];
                 let mut value = x(self, *operand);
                 // Drivers take narrowing and widening one after the other together for nothing.
@@ -318,6 +341,46 @@ impl<'p, 'a> Printer<'p, 'a> {
         let name = format!("x{id}{}", self.prefix);
         self.line(&format!("let {name} = {text};"));
         Ok(name)
+    }
+
+    /// A half that f32 expression `id` is for certain: what is widened, or a scalar taken for one.
+    fn half(&self, id: ExprId) -> Option<ExprId> {
+        match self.body.exprs[id as usize] {
+            (Expr::Cast { x }, DType::F32) if self.body.exprs[x as usize].1 == DType::F16 => Some(x),
+            (Expr::Scalar { .. }, DType::F32) if self.k.of_halves => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The step and its f32 sides, where expression `id` rounds to a half what two halves make: the device's own
+    /// step gives the same, since f32 has more than twice the digits of a half.
+    fn of_halves(&self, id: ExprId) -> Option<(&'static str, [ExprId; 2])> {
+        let exprs = &self.body.exprs;
+        let (Expr::Cast { x }, DType::F16) = exprs[id as usize] else { return None };
+        let (Expr::Binary { op, x: a, w: b }, DType::F32) = exprs[x as usize] else { return None };
+        let sign = match op {
+            Binary::Add => "+",
+            // Of one number: drivers take it for 0, also of infinities.
+            Binary::Sub if a != b => "-",
+            Binary::Mul => "*",
+            _ => return None,
+        };
+        let halves = choose::half_arithmetic(self.k.cx.caps)
+            && [a, b].iter().all(|side| self.half(*side).is_some())
+            && [a, b].iter().any(|side| matches!(exprs[*side as usize].0, Expr::Cast { .. }));
+        halves.then_some((sign, [a, b]))
+    }
+
+    /// A side of such a step as the device's half.
+    fn as_half(&mut self, side: ExprId) -> String {
+        let half = self.half(side).unwrap_or(side);
+        let name = self.names[&half].clone();
+        match self.body.exprs[half as usize] {
+            (Expr::Scalar { .. }, DType::F32) => format!("f16({name})"),
+            (Expr::Load { .. } | Expr::Gather { .. }, _) => format!("bitcast<f16>(u16({name}))"),
+            // Drivers take a sum and a difference of the same for nothing.
+            _ => format!("bitcast<f16>(u16({name} | {}))", self.k.word("zero", 0)),
+        }
     }
 
     fn unary(&self, op: Unary, from: DType, x: &str) -> Result<String> {

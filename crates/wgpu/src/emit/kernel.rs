@@ -36,6 +36,8 @@ pub(super) enum Touch {
 const NATIVE: &str = "u16";
 /// What a text with such words begins with.
 const ENABLE: &str = "enable wgpu_int16;\n";
+/// What a text with floats of 16 bits begins with.
+const ENABLE_HALVES: &str = "enable f16;\n";
 /// What a text with cooperative matrices begins with.
 const ENABLE_MATRICES: &str = "enable f16;\nenable wgpu_cooperative_matrix;\n";
 
@@ -72,6 +74,8 @@ pub(super) struct Kernel<'a> {
     /// Whether loads stay where they stand between barriers: every binding is `read_write` then. What cannot
     /// change, drivers load as late as they can, and a tile that is to be on its way meanwhile is waited for.
     pub(super) ordered: bool,
+    /// Whether every f32 scalar is taken to be a half.
+    pub(super) of_halves: bool,
     tokens: HashMap<String, String>,
 }
 
@@ -119,6 +123,7 @@ impl<'a> Kernel<'a> {
             parts: 0,
             on: On::Lanes,
             ordered: false,
+            of_halves: false,
             tokens: HashMap::new(),
         }
     }

@@ -6,7 +6,7 @@ mod turn;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use wgrad_graph::{Expr, ExprId, IndexId, Result};
+use wgrad_graph::{DType, Expr, ExprId, IndexId, Result};
 
 use super::body::{Printer, Space, reach};
 use super::index::{Along, along, along_parts, needs_coords};
@@ -403,8 +403,23 @@ pub(super) fn lower(cx: Cx<'_>, planes: Option<Planes>) -> Result<Lowered> {
     if count == 0 {
         return Ok(Lowered::default());
     }
-    let launch = launch(Kernel::new(cx), planes, count, None)?;
-    Ok(Lowered { launches: vec![launch], scratch_bytes: 0 })
+    let mut made = launch(Kernel::new(cx), planes, count, None)?;
+    let exprs = &cx.step.group.body.exprs;
+    let scalars = exprs.iter().any(|(e, dtype)| matches!(e, Expr::Scalar { .. }) && *dtype == DType::F32);
+    if scalars && halves(cx) {
+        let mut k = Kernel::new(cx);
+        k.of_halves = true;
+        let other = launch(k, planes, count, None)?;
+        // Both take the same words.
+        let alike = other.words == made.words && other.params == made.params;
+        made.of_halves = (alike && other.source != made.source).then_some(other.source);
+    }
+    Ok(Lowered { launches: vec![made], scratch_bytes: 0 })
+}
+
+/// Whether steps of the group may be the device's own, on halves.
+fn halves(cx: Cx<'_>) -> bool {
+    choose::half_arithmetic(cx.caps) && cx.step.group.body.exprs.iter().any(|(_, dtype)| *dtype == DType::F16)
 }
 
 /// The launch over `count` points; with `total`, over that many invocations of all parts of the kernel.
@@ -429,6 +444,10 @@ pub(super) fn launch(
     let parts = site.stores().any(|s| site.parts(s));
     let quads = eights || parts || (site.wide() && choose::quads(count, group.body.exprs.len(), cx.caps));
     let flagged = site.note(&mut k, quads, &[]);
+    if halves(cx) {
+        // Asked for first, so that the words of a text of halves are those of the other.
+        k.word("zero", 0);
+    }
     if let Some(planes) = planes {
         let touch = if quads && site.whole { Touch::Quad } else { Touch::Each };
         k.scratch(planes.splits as usize * count, false, touch);

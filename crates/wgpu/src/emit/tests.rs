@@ -96,17 +96,18 @@ fn writes(line: &str, b: usize) -> bool {
 pub(super) fn validate(text: &str) {
     let native = text.contains("u16");
     let matrices = text.contains("coop");
+    let floats = matrices || text.contains("bitcast<f16>(");
     let mut shared = if text.contains("subgroup") { Capabilities::SUBGROUP } else { Capabilities::empty() };
     shared.set(Capabilities::SUBGROUP_BARRIER, text.contains("subgroupBarrier"));
     let words = if native { Capabilities::SHADER_INT16 } else { Capabilities::empty() };
     let long = text.contains("u64");
     shared.set(Capabilities::SHADER_INT64, long);
-    let units = Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX;
+    shared.set(Capabilities::SHADER_FLOAT16, floats);
     let caps = Capabilities::IMMEDIATES
         | Capabilities::SHADER_FLOAT16_IN_FLOAT32
         | words
         | shared
-        | if matrices { units } else { Capabilities::empty() };
+        | if matrices { Capabilities::COOPERATIVE_MATRIX } else { Capabilities::empty() };
     let mut options = naga::front::wgsl::Options::new();
     options.capabilities = caps;
     let module = match naga::front::wgsl::Frontend::new_with_options(options).parse(text) {
@@ -126,9 +127,8 @@ pub(super) fn validate(text: &str) {
         use naga::back::spv::Capability::{CooperativeMatrixKHR, Float16, Int16, Int64, VulkanMemoryModel};
         c.extend(native.then_some(Int16));
         c.extend(long.then_some(Int64));
-        c.extend(
-            matrices.then_some([Float16, CooperativeMatrixKHR, VulkanMemoryModel]).into_iter().flatten(),
-        );
+        c.extend(floats.then_some(Float16));
+        c.extend(matrices.then_some([CooperativeMatrixKHR, VulkanMemoryModel]).into_iter().flatten());
         c
     });
     if !module.entry_points.is_empty() {
@@ -142,9 +142,16 @@ pub(super) fn validate(text: &str) {
     }
     // An extension is asked for where it is used, and no other.
     let code: Vec<&str> = text.lines().filter(|l| !l.starts_with("//") && !l.is_empty()).collect();
-    let after = code.strip_prefix(&["enable f16;", "enable wgpu_cooperative_matrix;"]).unwrap_or(&code);
-    let rest = after.strip_prefix(&["enable wgpu_int16;"]).unwrap_or(after);
-    assert_eq!((matrices, native), (after.len() < code.len(), rest.len() < after.len()), "{text}");
+    let mut rest = &code[..];
+    let wanted = [
+        (floats, "enable f16;"),
+        (matrices, "enable wgpu_cooperative_matrix;"),
+        (native, "enable wgpu_int16;"),
+    ];
+    for (_, name) in wanted.iter().filter(|(wanted, _)| *wanted) {
+        assert_eq!(rest.first(), Some(name), "{text}");
+        rest = &rest[1..];
+    }
     assert!(!rest.iter().any(|l| l.contains("enable ")), "no other extension");
 }
 
@@ -166,6 +173,7 @@ fn no_float_ne(
 /// Checks what must hold of every launch.
 pub(super) fn check_launch(launch: &Launch, caps: &Caps) {
     check(&launch.source);
+    launch.of_halves.iter().for_each(|source| check(source));
     let values = launch.bindings.iter().filter(|b| matches!(b.what, Bound::Loc(_))).count();
     assert!(values <= caps.max_buffers, "{values} buffers");
     assert!(launch.grid.iter().all(|g| *g <= caps.max_workgroups), "{:?}", launch.grid);

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use wgrad_graph::{Fast, Result, bail};
 
-use super::{Declared, ENABLE, ENABLE_MATRICES, Kernel, NATIVE};
+use super::{Declared, ENABLE, ENABLE_HALVES, ENABLE_MATRICES, Kernel, NATIVE};
 use crate::choose;
 use crate::emit::template;
 use crate::launch::{Binding, Bound, Launch, On, Params, Word};
@@ -116,10 +116,15 @@ impl Kernel<'_> {
             body = body.replace("wg_erf(", "wg_erf_ratio(");
         }
         let is_native = |b| matches!(self.declared(b), Declared::Word(NATIVE) | Declared::Quad(NATIVE));
-        let enable = if (0..self.used.len()).any(is_native) { ENABLE } else { "" };
+        let floats = body.contains("bitcast<f16>(");
+        let enable = if floats || (0..self.used.len()).any(is_native) { ENABLE } else { "" };
+        let floats = if floats { ENABLE_HALVES } else { "" };
         let matrices = if matches!(self.on, On::Units(_)) { ENABLE_MATRICES } else { "" };
-        let source =
-            format!("{matrices}{enable}{}{}", template::prelude(&body), self.name_words(&body, params));
+        let source = format!(
+            "{matrices}{floats}{enable}{}{}",
+            template::prelude(&body),
+            self.name_words(&body, params)
+        );
         let ordered = self.ordered;
         let bindings: Vec<Binding> = self
             .used
@@ -128,8 +133,8 @@ impl Kernel<'_> {
             .collect();
         let cost_bytes = bindings.iter().map(|b| b.bytes as u64).sum();
         let words = self.fixed.into_iter().chain(self.dynamic).collect();
-        let (parts, on) = (Vec::new(), self.on);
-        Ok(Launch { source, bindings, words, params, parts, grid, cost_bytes, cost_flops, on })
+        let (parts, of_halves, on) = (Vec::new(), None, self.on);
+        Ok(Launch { source, bindings, words, params, parts, of_halves, grid, cost_bytes, cost_flops, on })
     }
 
     /// `text` with the words' tokens replaced by where they lie.

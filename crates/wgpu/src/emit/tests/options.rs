@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use wgrad_graph::{Axes, Binary, ErrorKind, Kind, MAX_RANK, Matrix, Reduce, Scan, Unary};
+use wgrad_graph::{Axes, Binary, ErrorKind, Fast, Kind, MAX_RANK, Matrix, Reduce, Scan, Unary};
 
 /// The variants of an enum, all of them: a missing one does not compile.
 macro_rules! every {
@@ -297,6 +297,38 @@ fn products() {
             "bitcast<vec4<u32>>(value)",
         ],
     );
+}
+
+/// Steps between halves are the device's own on software drivers alone, and with scalars in a text for where those are
+/// halves.
+#[test]
+fn steps_of_halves() {
+    let long = Caps { long_words: true, native_half: true, ..software() };
+    let off = Caps { off: long.off.with(Fast::HalfArithmetic), ..long.clone() };
+    for (caps, own) in [(long, true), (off, false), (Caps { native_half: true, ..gpu() }, false)] {
+        for n in [7, 1000, 65536] {
+            let mut s = Sketch::default();
+            let (x, w) = (s.input(&[n], DType::F16), s.input(&[n], DType::F16));
+            let [wide, other] = [x, w].map(|x| s.cast(x, DType::F32));
+            let number = s.full(&[n], DType::F32);
+            let mut narrow = |op, a, b| {
+                let y = s.op(Op::Binary(op), &[a, b]);
+                let y = s.cast(y, DType::F16);
+                s.roots = vec![y];
+                let made = launches(&s.plan(&caps, true), &caps).remove(0);
+                let has = |text: &str| text.contains("bitcast<f16>(");
+                (has(&made.source), made.of_halves.as_deref().map(has))
+            };
+            for op in [Binary::Add, Binary::Sub, Binary::Mul] {
+                assert_eq!(narrow(op, wide, other), (own, None), "{op:?} {n}");
+                assert_eq!(narrow(op, wide, number), (false, own.then_some(true)), "{op:?} {n}");
+                assert_eq!(narrow(op, number, number), (false, None), "{op:?} {n}");
+            }
+            // Of one number drivers make 0; a quotient may be off by some of its last digits.
+            assert_eq!(narrow(Binary::Sub, wide, wide), (false, None));
+            assert_eq!(narrow(Binary::Div, wide, other), (false, None));
+        }
+    }
 }
 
 #[test]
