@@ -2,14 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use wgrad::{Context, ContextOptions, Conv, ConvTranspose, HostTensor, Padding, Pass, Tensor, grad, vjp};
+use wgrad::{
+    Context, ContextOptions, Conv, ConvTranspose, DType, HostTensor, Off, Padding, Pass, Tensor, grad, vjp,
+};
 
 use crate::Subject;
+use crate::devices::oracle;
 
 crate::suite![
     plain: refused, forms_agree_on_bits;
     device: tail, output_padding, groups_and_stride, dilation, offset_kernel, outer_product, infinite,
-        last_pixel, empty_batch, windows_are_not_stored
+        last_pixel, empty_batch, windows_are_not_stored, channels_last
 ];
 
 fn floats(p: &Pass, dims: &[usize], elems: &[f32]) -> Tensor {
@@ -238,7 +241,7 @@ fn forms_agree_on_bits() {
 }
 
 fn refused() {
-    let ctx = crate::devices::oracle();
+    let ctx = oracle();
     ctx.pass(|p| {
         let (x, w) = (ramp(p, &[1, 2, 5, 5]), ramp(p, &[4, 2, 3, 3]));
         let d = Conv::<2>::default;
@@ -258,11 +261,7 @@ fn refused() {
                 "needs stride 1",
             ),
             ("bias", x.try_conv2d(w, Some(p.zeros([3])), d()), "a bias of [3] for 4 channels"),
-            (
-                "ints",
-                x.cast(wgrad::DType::I32).try_conv2d(w.cast(wgrad::DType::I32), None, d()),
-                "not defined",
-            ),
+            ("ints", x.cast(DType::I32).try_conv2d(w.cast(DType::I32), None, d()), "not defined"),
             ("transposed", x.try_conv_transpose2d(w, None, t()), "in 1 groups"),
             (
                 "cut",
@@ -279,4 +278,60 @@ fn refused() {
         Ok(())
     })
     .unwrap();
+}
+
+/// Convolutions whose operands are stored with their channels last: results and gradients are the oracle's.
+fn channels_last(on: &Subject) {
+    if on.is_oracle() {
+        return;
+    }
+    let ctx = Context::new(on.lowered(|caps| caps.off = Off::default())).unwrap();
+    let s1 = Conv { padding: [1; 2].into(), ..Conv::default() };
+    let cases: [([usize; 4], [usize; 4], Conv<2>); 12] = [
+        ([3, 5, 9, 11], [7, 5, 3, 3], s1),
+        ([1, 16, 8, 8], [8, 16, 3, 3], s1),
+        ([2, 8, 7, 5], [6, 8, 2, 3], Conv::default()),
+        ([2, 6, 13, 10], [5, 6, 3, 2], Conv { stride: [2; 2], ..s1 }),
+        // Phases that would be products of their own.
+        ([2, 16, 8, 6], [16, 16, 3, 3], Conv { stride: [2; 2], ..s1 }),
+        ([2, 3, 8, 6], [9, 3, 1, 1], Conv { stride: [2; 2], ..Conv::default() }),
+        // Neither windows nor zeros around: products as they lie.
+        ([2, 5, 4, 4], [3, 5, 1, 1], Conv::default()),
+        ([1, 4, 12, 9], [6, 4, 3, 3], Conv { dilation: [2, 1], padding: [2; 2].into(), ..s1 }),
+        ([2, 4, 11, 9], [6, 4, 2, 2], Conv { dilation: [2; 2], stride: [3, 2], ..s1 }),
+        ([2, 8, 6, 6], [8, 4, 3, 3], Conv { groups: 2, ..s1 }),
+        // Zeros beyond what a kernel reaches, and elements that no kernel sees.
+        ([1, 4, 5, 5], [4, 4, 2, 2], Conv { padding: [3; 2].into(), ..s1 }),
+        ([3, 4, 10, 11], [4, 4, 2, 2], Conv { stride: [4; 2], ..Conv::default() }),
+    ];
+    let made = |ctx: &Context, (x, w, how): &([usize; 4], [usize; 4], Conv<2>), dtype: DType| {
+        ctx.pass(|p| {
+            let given = |dims: &[usize], by: f32| {
+                let n: usize = dims.iter().product();
+                floats(p, dims, &(0..n).map(|i| (i as f32 * by).sin()).collect::<Vec<_>>()).cast(dtype)
+            };
+            let (x, w, b) = (given(x, 0.37), given(w, 0.61), given(&w[..1], 0.83));
+            let y = x.conv2d(w, Some(b), *how);
+            let d = vjp(&[y], &[given(y.shape().dims(), 0.29)], &[x, w, b])?;
+            // The gradient of the gradients' size meets each rule once more.
+            let twice = grad((d[0].square().sum(..) + d[1].square().sum(..)) * 0.01, &[x, w])?;
+            let all = [&[y][..], &d, &twice].concat();
+            p.compute(&all)?;
+            all.iter().map(|y| y.to_vec::<f64>()).collect::<wgrad::Result<Vec<_>>>()
+        })
+        .unwrap()
+    };
+    let all = [(DType::F16, 4e-3), (DType::F32, 1e-5), (DType::BF16, 3e-2)];
+    for (at, case) in cases.iter().enumerate() {
+        for (dtype, tolerance) in &all[..if on.is_slow() { 1 } else { 3 }] {
+            let (got, want) = (made(&ctx, case, *dtype), made(&oracle(), case, *dtype));
+            for (which, (got, want)) in got.iter().zip(&want).enumerate() {
+                assert_eq!(got.len(), want.len());
+                let scale = want.iter().fold(1e-30_f64, |m, w| m.max(w.abs()));
+                for (g, w) in got.iter().zip(want) {
+                    assert!((g - w).abs() <= tolerance * scale, "case {at}, {dtype}, {which}: {g}, not {w}");
+                }
+            }
+        }
+    }
 }

@@ -53,7 +53,8 @@ impl Oracle {
             wide: true,
             native_half: false,
             long_words: false,
-            off: Off::default(),
+            // By definitions alone.
+            off: Off::UNMEASURED,
             half_factors: false,
             cooperative: false,
         };

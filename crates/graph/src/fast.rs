@@ -1,5 +1,6 @@
 //! Paths that exist for speed alone. Results with and without one agree within the tolerance of what they
-//! compute, so that a wrong number is found by switching them off one after another.
+//! compute, so that a wrong number is found by switching them off one after another. A path that nobody has timed is
+//! off until it is asked for.
 
 use std::fmt;
 
@@ -67,6 +68,8 @@ pub enum Fast {
     SplitAttention,
     /// A plan bound to the buffers that it was bound to before takes its bind groups as a whole.
     BoundPlans,
+    /// Convolutions over values that lie with their channels last, so that the factors of their products are vectors.
+    ChannelsLast,
 }
 
 impl Fast {
@@ -102,6 +105,7 @@ impl Fast {
         Fast::CooperativeAttention,
         Fast::SplitAttention,
         Fast::BoundPlans,
+        Fast::ChannelsLast,
     ];
 
     /// The name by which it is switched off.
@@ -137,6 +141,7 @@ impl Fast {
             Fast::CooperativeAttention => "cooperative_attention",
             Fast::SplitAttention => "split_attention",
             Fast::BoundPlans => "bound_plans",
+            Fast::ChannelsLast => "channels_last",
         }
     }
 
@@ -157,18 +162,30 @@ impl fmt::Display for Fast {
 pub struct Off(u32);
 
 impl Off {
-    /// What `WGRAD_OFF` names: paths separated by commas, or `all`.
+    /// Paths that are right but that no GPU has been timed with: off unless they are asked for.
+    pub const UNMEASURED: Off = Off(1 << Fast::ChannelsLast as u32);
+
+    /// What `WGRAD_OFF` names: paths separated by commas, or `all`; and what is unmeasured, unless `WGRAD_ON` names it.
     ///
     /// # Panics
-    /// Where it names a path that there is not: a search that switches nothing off finds nothing.
+    /// Where one names a path that there is not: a search that switches nothing off finds nothing.
     pub fn of_env() -> Off {
-        let names = std::env::var("WGRAD_OFF").unwrap_or_default();
-        match Off::parse(&names) {
-            Ok(off) => off,
-            Err(name) => {
-                panic!("WGRAD_OFF: no fast path is called `{name}`; there are: all, {}", Off(u32::MAX))
+        let [off, on] = ["WGRAD_OFF", "WGRAD_ON"].map(|key| {
+            let names = std::env::var(key).unwrap_or_default();
+            match Off::parse(&names) {
+                Ok(paths) => paths,
+                Err(name) => {
+                    panic!("{key}: no fast path is called `{name}`; there are: all, {}", Off(u32::MAX))
+                }
             }
-        }
+        });
+        off.and(Off::UNMEASURED.less(on))
+    }
+
+    /// These but for those of `other`.
+    #[must_use]
+    const fn less(self, other: Off) -> Off {
+        Off(self.0 & !other.0)
     }
 
     /// The paths in a list of names separated by commas; the name that is none's otherwise.
@@ -227,6 +244,7 @@ mod tests {
         assert_eq!(Off::parse("quads,quad"), Err("quad"));
         let all = Off::parse("all").unwrap();
         assert!(Fast::ALL.into_iter().all(|path| all.contains(path)));
+        assert!(Fast::ALL.into_iter().all(|path| all.less(off).contains(path) != off.contains(path)));
     }
 
     #[test]

@@ -84,7 +84,9 @@ pub(crate) fn fault(gpu: &Gpu, path: Fast) -> Result<Option<String>> {
     }
     let split = path == Fast::SplitMatmul;
     let products = if split { choose::split_products(gpu.caps()) } else { choose::half_products() };
-    for (i, product) in products.into_iter().enumerate() {
+    let dtype = if split { DType::F32 } else { DType::F16 };
+    let mut trials = Vec::new();
+    for (i, product) in products.iter().copied().enumerate() {
         // Between them the tilings meet both ways in which either factor may lie, edges in every direction, a
         // batch, and factors whose neighbours are no vectors.
         let layouts: &[[bool; 2]] = if i == 0 { &[[false, false], [true, true]] } else { &[[false, true]] };
@@ -93,25 +95,40 @@ pub(crate) fn fault(gpu: &Gpu, path: Fast) -> Result<Option<String>> {
         for turned in layouts {
             let odd = i == 0 && turned[0];
             let sizes = if odd { [2, 70, 133, 301] } else { [2, 140, 132, 300] };
-            let trial = Trial { sizes, turned: *turned, dtype: if split { DType::F32 } else { DType::F16 } };
-            let wrong = match split {
-                false => (!trial.exact(gpu, product)?).then(|| "small integers".to_owned()),
-                true => trial.off(|factors| trial.run(gpu, product, factors))?,
-            };
-            if let Some(what) = wrong {
-                return Ok(Some(format!("{what}, by {product:?}, sizes {sizes:?}, turned {turned:?}")));
-            }
+            trials.push((product, Trial { sizes, turned: *turned, windows: false, dtype }));
+        }
+    }
+    if gpu.caps().allows(Fast::ChannelsLast) {
+        // What a convolution multiplies, and its weight's gradient.
+        let last = products.last().map(|product| choose::in_parts(*product, 2));
+        let forms = [false, true].map(|turned| Trial::of_windows(70, turned, dtype));
+        trials.extend(last.into_iter().flat_map(|product| forms.clone().map(|trial| (product, trial))));
+    }
+    for (product, trial) in trials {
+        let run = |factors: [&[u8]; 2]| trial.run(gpu, product, factors);
+        let wrong = if split { trial.off(run)? } else { trial.inexact(run)? };
+        if let Some(what) = wrong {
+            return Ok(Some(format!("{what}, by {product:?}, {trial:?}")));
         }
     }
     Ok(None)
 }
 
+/// Images with their channels last, over which trials have windows, and the sizes of those.
+const IMAGES: [usize; 4] = [2, 9, 10, 12];
+const WINDOW: [usize; 2] = [3, 3];
+/// How many windows there are on each axis.
+const PLACES: [usize; 2] = [IMAGES[1] + 1 - WINDOW[0], IMAGES[2] + 1 - WINDOW[1]];
+
 /// A product to try.
+#[derive(Clone, Debug)]
 pub(crate) struct Trial {
     /// Batch, M, N, K.
     pub(crate) sizes: [usize; 4],
     /// Whether each factor lies transposed.
     pub(crate) turned: [bool; 2],
+    /// Whether the right factor is windows over [`IMAGES`]: what they hold by places, or turned.
+    pub(crate) windows: bool,
     /// How the factors lie in memory.
     pub(crate) dtype: DType,
 }
@@ -126,23 +143,50 @@ fn noise(n: usize, seed: u32) -> impl Iterator<Item = u32> {
 }
 
 impl Trial {
+    /// A product of `m` rows with windows, or with their places along K.
+    pub(crate) fn of_windows(m: usize, turned: bool, dtype: DType) -> Trial {
+        let held = WINDOW[0] * WINDOW[1] * IMAGES[3];
+        let places = IMAGES[0] * PLACES[0] * PLACES[1];
+        let [n, k] = if turned { [held, places] } else { [places, held] };
+        Trial { sizes: [1, m, n, k], turned: [false, turned], windows: true, dtype }
+    }
+
+    /// Windows over `images` as a factor: `[held, places]`, or turned.
+    fn windowed(&self, graph: &mut Graph, images: Val) -> Result<Val> {
+        let window =
+            |axis: u8| Op::Windows { axis, size: WINDOW[usize::from(axis) - 1] as u32, step: 1, dilation: 1 };
+        let rows = graph.add(window(1), &[images], None, None)?;
+        let all = graph.add(window(2), &[rows], None, None)?;
+        // [n, h, w, c, kh, kw]: what a window holds ends with channels.
+        let (held, places) = ([4, 5, 3], [0, 1, 2]);
+        let order = if self.turned[1] { [places, held] } else { [held, places] }.concat();
+        let mut perm = wgrad_graph::Perm::default();
+        perm[..6].copy_from_slice(&order);
+        let moved = graph.add(Op::Permute(perm), &[all], None, None)?;
+        let [batch, _, n, k] = self.sizes;
+        graph.add(Op::Reshape, &[moved], Some(Shape::from(&[batch, k, n][..])), None)
+    }
+
     /// The plan of the product, its factors as leaves 0 and 1.
     pub(crate) fn plan(&self, caps: &Caps) -> Result<Arc<Plan>> {
         let [batch, m, n, k] = self.sizes;
         let mut graph = Graph::default();
         let mut leaves = Vec::new();
-        let mut factor = |rows: usize, columns: usize, turned: bool| -> Result<Val> {
+        let mut factor = |rows: usize, columns: usize, turned: bool, windows: bool| -> Result<Val> {
             let dims = if turned { [batch, columns, rows] } else { [batch, rows, columns] };
+            let dims = if windows { &IMAGES[..] } else { &dims };
             let mut val = Val::of(graph.push(Node {
                 op: Op::Input,
                 inputs: Vec::new().into(),
-                outs: [Out { shape: Shape::from(&dims[..]), dtype: self.dtype }].into(),
+                outs: [Out { shape: Shape::from(dims), dtype: self.dtype }].into(),
                 after: Vec::new().into(),
                 segment: 0,
                 at: None,
             }));
             leaves.push((val.node, LeafKind::Buffer));
-            if turned {
+            if windows {
+                val = self.windowed(&mut graph, val)?;
+            } else if turned {
                 let mut perm = wgrad_graph::Perm::default();
                 perm[..3].copy_from_slice(&[0, 2, 1]);
                 val = graph.add(Op::Permute(perm), &[val], None, None)?;
@@ -152,7 +196,7 @@ impl Trial {
             }
             graph.add(Op::Cast, &[val], None, Some(DType::F32))
         };
-        let (a, b) = (factor(m, k, self.turned[0])?, factor(k, n, self.turned[1])?);
+        let (a, b) = (factor(m, k, self.turned[0], false)?, factor(k, n, self.turned[1], self.windows)?);
         let y = graph.add(Op::MatMul, &[a, b], None, None)?;
         let options = Options { fuse: true, keep: false };
         let plan = plan(&Arc::new(graph), &[Root { val: y, into: None }], &leaves, &options, caps)?;
@@ -201,6 +245,14 @@ impl Trial {
     fn at(&self, side: usize, z: usize, row: usize, column: usize) -> usize {
         let [_, m, n, k] = self.sizes;
         let (rows, columns) = if side == 0 { (m, k) } else { (k, n) };
+        if side == 1 && self.windows {
+            let (held, place) = if self.turned[1] { (column, row) } else { (row, column) };
+            let ([_, high, wide, channels], [down, across]) = (IMAGES, PLACES);
+            let (tap, image) = (held / channels, place / (down * across));
+            let y = place / across % down + tap / WINDOW[1];
+            let x = place % across + tap % WINDOW[1];
+            return ((image * high + y) * wide + x) * channels + held % channels;
+        }
         let within = if self.turned[side] { column * rows + row } else { row * columns + column };
         z * rows * columns + within
     }
@@ -227,11 +279,14 @@ impl Trial {
 
     fn elems(&self, side: usize) -> usize {
         let [batch, m, n, k] = self.sizes;
-        batch * k * if side == 0 { m } else { n }
+        match side {
+            1 if self.windows => IMAGES.iter().product(),
+            _ => batch * k * if side == 0 { m } else { n },
+        }
     }
 
-    /// Whether products of small integers are exact.
-    pub(crate) fn exact(&self, gpu: &Gpu, product: Product) -> Result<bool> {
+    /// What is wrong where products of small integers, computed by `run`, are not exact.
+    pub(crate) fn inexact(&self, run: impl Fn([&[u8]; 2]) -> Result<Vec<f32>>) -> Result<Option<String>> {
         // f16 holds -8 to 8 exactly; with 0, its sign and a fraction.
         let number = |x: u32| (x % 17) as f64 - 8.0 + if x & 0x1000 == 0 { 0.25 } else { 0.0 };
         let sides =
@@ -248,9 +303,11 @@ impl Trial {
             bytes.resize(bytes.len().next_multiple_of(4), 0);
             bytes
         });
-        let made = self.run(gpu, product, [&bytes[0], &bytes[1]])?;
+        let made = run([&bytes[0], &bytes[1]])?;
         let want = self.by_hand(&sides[0], &sides[1]);
-        Ok(made.len() == want.len() && made.iter().zip(want).all(|(x, (want, _))| f64::from(*x) == want))
+        let exact =
+            made.len() == want.len() && made.iter().zip(want).all(|(x, (want, _))| f64::from(*x) == want);
+        Ok((!exact).then(|| "small integers".to_owned()))
     }
 
     /// The first number of a split product, computed by `run`, that is further off than of a plain one: of even
@@ -280,7 +337,14 @@ impl Trial {
 
     fn numbers(&self, kind: u32, side: usize) -> Vec<f32> {
         let [_, m, n, k] = self.sizes;
-        let (rows, columns) = if side == 0 { (m, k) } else { (k, n) };
+        let images = side == 1 && self.windows;
+        let (rows, columns) = match side {
+            // Of one channel, and of one place.
+            1 if images && self.turned[1] => (IMAGES.iter().product::<usize>() / IMAGES[3], IMAGES[3]),
+            1 if images => (IMAGES[3], IMAGES.iter().product::<usize>() / IMAGES[3]),
+            0 => (m, k),
+            _ => (k, n),
+        };
         let mut made: Vec<f32> = noise(self.elems(side), 10 * kind + side as u32)
             .map(|x| {
                 let even = (x >> 8) as f32 / (1 << 23) as f32 - 1.0;
@@ -291,7 +355,7 @@ impl Trial {
             // What is huge on one side is tiny on the other, step by step of K; or rows and columns have sizes.
             for (i, x) in made.iter_mut().enumerate() {
                 let within = i % (rows * columns);
-                let (row, column) = match self.turned[side] {
+                let (row, column) = match self.turned[side] != images {
                     true => (within % rows, within / rows),
                     false => (within / columns, within % columns),
                 };

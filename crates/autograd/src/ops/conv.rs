@@ -5,7 +5,8 @@
 
 use wgrad_graph::Shape;
 
-use super::windows::{Place, Windows, scattered};
+use super::channels_last::{self, narrow, wide};
+use super::windows::{Place, scattered, windows_over};
 use super::{cast, expand, permute, reshape, shape};
 use crate::{Result, Tensor, custom_gradient};
 
@@ -102,20 +103,10 @@ struct Spec {
     groups: usize,
 }
 
-const OP: &str = "conv";
+pub(super) const OP: &str = "conv";
 
 /// Output sizes up to which the whole batch is one product.
 const SMALL: usize = 32;
-
-/// Windows of `kernel` over the spatial axes: `[n, c, count.., kernel..]`.
-#[track_caller]
-fn windows(x: Tensor, kernel: &[usize], step: &[usize], dilation: &[usize]) -> Result<Tensor> {
-    let mut x = x;
-    for i in 0..kernel.len() {
-        x = x.try_windows(2 + i as i32, Windows { size: kernel[i], step: step[i], dilation: dilation[i] })?;
-    }
-    Ok(x)
-}
 
 /// `[n, c, count.., kernel..]` as `[groups, c / groups * kernels, n * counts]`.
 #[track_caller]
@@ -130,15 +121,25 @@ fn columns(x: Tensor, groups: usize) -> Result<Tensor> {
     reshape(permute(x, &order)?, shape(OP, &to)?)
 }
 
-/// The product of windows over `x` `[n, groups * c, ..]` with `w` `[groups, m, c, kernel..]`:
+/// The product of windows over `x` `[n, groups * c, ..]`, with zeros around, with `w` `[groups, m, c, kernel..]`:
 /// `[n, groups * m, count..]`.
 #[track_caller]
-fn product(x: Tensor, w: Tensor, step: &[usize], dilation: &[usize]) -> Result<Tensor> {
+fn product(
+    x: Tensor,
+    widths: &[(isize, isize)],
+    w: Tensor,
+    step: &[usize],
+    dilation: &[usize],
+) -> Result<Tensor> {
     let weight = w.try_out()?.shape;
     let axes = weight.rank() - 3;
     let (groups, m) = (weight[0], weight[1]);
+    if channels_last::suits(x, groups, &weight.dims()[3..], step, widths)? {
+        return channels_last::product(x, widths, w, step, dilation);
+    }
+    let (x, w) = (wide(x.try_pad(widths, 0.0)?)?, wide(w)?);
     let depth: usize = weight.dims()[2..].iter().product();
-    let seen = windows(x, &weight.dims()[3..], step, dilation)?;
+    let seen = windows_over(x, 2, &weight.dims()[3..], step, dilation)?;
     let from = seen.try_out()?.shape;
     let (n, counts) = (from[0], &from.dims()[2..2 + axes]);
     let count: usize = counts.iter().product();
@@ -160,14 +161,13 @@ impl Spec {
         self.axes.iter().map(f).collect()
     }
 
-    /// `x` with zeros before and behind, as far as windows see.
-    #[track_caller]
-    fn padded(&self, x: Tensor) -> Result<Tensor> {
+    /// Zeros before and behind an operand, as far as windows see.
+    fn widths(&self) -> Vec<(isize, isize)> {
         let mut widths = vec![(0, 0); 2];
         for a in &self.axes {
             widths.push((a.lo as isize, a.extent() as isize - a.lo as isize - a.len as isize));
         }
-        x.try_pad(&widths, 0.0)
+        widths
     }
 
     /// `w` as `[groups, m, c, kernel..]`.
@@ -180,16 +180,23 @@ impl Spec {
 
     #[track_caller]
     fn forward(&self, x: Tensor, w: Tensor) -> Result<Tensor> {
-        product(self.padded(x)?, self.grouped(w)?, &self.each(|a| a.stride), &self.each(|a| a.dilation))
+        let (x, w) = (narrow(x)?, self.grouped(narrow(w)?)?);
+        product(x, &self.widths(), w, &self.each(|a| a.stride), &self.each(|a| a.dilation))
     }
 
     /// The weight's part of the output `g` of operand `x`.
     #[track_caller]
     fn weight(&self, x: Tensor, g: Tensor) -> Result<Tensor> {
+        let (x, g) = (narrow(x)?, narrow(g)?);
         let (from, out) = (x.try_out()?.shape, g.try_out()?.shape);
-        let kernel = self.each(|a| a.kernel);
-        let seen = windows(self.padded(x)?, &kernel, &self.each(|a| a.stride), &self.each(|a| a.dilation))?;
+        let (kernel, widths) = (self.each(|a| a.kernel), self.widths());
+        let (stride, dilation) = (self.each(|a| a.stride), self.each(|a| a.dilation));
         let (groups, m) = (self.groups, out[1] / self.groups);
+        if channels_last::suits(x, groups, &kernel, &stride, &widths)? {
+            return channels_last::weight(x, &widths, g, &kernel, &stride, &dilation);
+        }
+        let (x, g) = (wide(x.try_pad(&widths, 0.0)?)?, wide(g)?);
+        let seen = windows_over(x, 2, &kernel, &stride, &dilation)?;
         let count: usize = out.dims()[2..].iter().product();
         let g = permute(reshape(g, shape(OP, &[out[0], groups, m, count])?)?, &[1, 2, 0, 3])?;
         let g = reshape(g, shape(OP, &[groups, m, out[0] * count])?)?;
@@ -212,14 +219,12 @@ impl Spec {
         whole && (2..=4).contains(&all) && c >= 16 && 2 * joint >= 3 * exact
     }
 
-    /// [`Spec::operand`] by a product for each phase, of the elements of the kernel that it sees alone; element `j`
-    /// of each lies beside those of the others.
+    /// [`Spec::operand`], under a grouped weight, by a product for each phase, of the elements of the kernel that it
+    /// sees alone; element `j` of each lies beside those of the others.
     #[track_caller]
     fn operand_by_phases(&self, g: Tensor, w: Tensor) -> Result<Tensor> {
-        let (out, weight) = (g.try_out()?.shape, w.try_out()?.shape);
-        let (n, c, rank) = (out[0], weight[1], self.axes.len());
-        let mut w = self.grouped(w)?;
-        w = permute(w, &[&[0, 2, 1], &(3..3 + rank).collect::<Vec<_>>()[..]].concat())?;
+        let (n, c, rank) = (g.try_out()?.shape[0], w.try_out()?.shape[2], self.axes.len());
+        let w = permute(w, &[&[0, 2, 1], &(3..3 + rank).collect::<Vec<_>>()[..]].concat())?;
         let counts = self.each(|a| a.len / a.stride);
         let strides = self.each(|a| a.stride);
         let mut parts: Vec<Option<Tensor>> = Vec::new();
@@ -241,7 +246,7 @@ impl Spec {
             }
             if seen {
                 let own = own.try_flip(&(3..3 + rank as i32).collect::<Vec<_>>()[..])?;
-                let y = product(g.try_pad(&widths, 0.0)?, own, &vec![1; rank], &self.each(|a| a.dilation))?;
+                let y = product(g, &widths, own, &vec![1; rank], &self.each(|a| a.dilation))?;
                 parts.push(Some(y));
             } else {
                 parts.push(None);
@@ -264,9 +269,11 @@ impl Spec {
     /// rows of one product over windows of the output, and no product with a zero between is computed.
     #[track_caller]
     fn operand(&self, g: Tensor, w: Tensor) -> Result<Tensor> {
-        let (out, weight) = (g.try_out()?.shape, w.try_out()?.shape);
-        let (n, c) = (out[0], weight[1]);
-        if self.parted(c) {
+        let (g, mut w) = (narrow(g)?, self.grouped(narrow(w)?)?);
+        let (n, c) = (g.try_out()?.shape[0], w.try_out()?.shape[2]);
+        // Of stored values laid out for it, one product is the faster however many zeros it multiplies.
+        let together = channels_last::suits(g, self.groups, &self.each(|a| a.stride), &[], &[])?;
+        if self.parted(c) && !together {
             return self.operand_by_phases(g, w);
         }
         let places: Vec<Place> = (self.axes.iter())
@@ -277,7 +284,6 @@ impl Spec {
             })
             .collect();
         let g = scattered(OP, g, 2, &places)?;
-        let mut w = self.grouped(w)?;
         w = permute(w, &[&[0, 2, 1], &(3..3 + self.axes.len()).collect::<Vec<_>>()[..]].concat())?;
         let (mut widths, mut rows, mut parts) = (vec![(0, 0); 2], c, Vec::new());
         for (i, (a, place)) in self.axes.iter().zip(&places).enumerate() {
@@ -303,7 +309,7 @@ impl Spec {
         }
         let w = w.try_flip(&(3..3 + self.axes.len() as i32).collect::<Vec<_>>()[..])?;
         let ones = vec![1; self.axes.len()];
-        let y = product(g.try_pad(&widths, 0.0)?, w, &ones, &self.each(|a| a.dilation))?;
+        let y = product(g, &widths, w, &ones, &self.each(|a| a.dilation))?;
         // [n * groups * c, phases.., places..]: phases to the places of their axes.
         let dims: Vec<usize> = std::iter::once(n * self.groups * c)
             .chain(parts.iter().map(|p| p.0))

@@ -72,6 +72,7 @@ mod args;
 mod arith;
 mod attention;
 mod channel;
+mod channels_last;
 mod choice;
 mod contract;
 mod conv;

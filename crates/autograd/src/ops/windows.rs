@@ -108,6 +108,22 @@ fn windows(x: Tensor, axis: i32, w: Windows) -> Result<Tensor> {
     Tensor::record(op, &[x], None, None)
 }
 
+/// Windows of `kernel` over the axes from `first` on, whose elements are axes at the end.
+#[track_caller]
+pub(crate) fn windows_over(
+    x: Tensor,
+    first: i32,
+    kernel: &[usize],
+    step: &[usize],
+    dilation: &[usize],
+) -> Result<Tensor> {
+    let mut x = x;
+    for i in 0..kernel.len() {
+        x = windows(x, first + i as i32, Windows { size: kernel[i], step: step[i], dilation: dilation[i] })?;
+    }
+    Ok(x)
+}
+
 /// The sum, for each of `len` elements, over the windows that hold it: one reduction over the elements
 /// of a window, whose part of each element is read where it lies.
 #[track_caller]

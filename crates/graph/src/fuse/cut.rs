@@ -157,12 +157,7 @@ impl<'a> Cut<'a> {
         let to = node.outs[0];
         let same = match node.op {
             Op::Reshape => true,
-            Op::Permute(_)
-            | Op::Expand
-            | Op::Slice(_)
-            | Op::Windows { .. }
-            | Op::Diagonal { .. }
-            | Op::Pad { .. } => {
+            Op::Permute(_) | Op::Expand | Op::Slice(_) | Op::Windows { .. } | Op::Diagonal { .. } => {
                 from.shape.elems() == to.shape.elems()
                     && (to.shape.elems() == 0
                         || View::of_movement(&node.op, from.shape, to.shape, 0).is_linear())

@@ -2,6 +2,7 @@
 //! without a device.
 
 mod attention;
+mod convs;
 mod emulate;
 mod graphs;
 mod hand;

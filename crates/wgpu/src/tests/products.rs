@@ -46,11 +46,9 @@ fn every_kernel_multiplies() {
                 }
                 let dtype = [DType::F32, DType::F16, DType::BF16][(i + p) % 3];
                 let sizes = if (i + p / 3) % 2 == 0 { [2, 37, 21, 133] } else { [1, 16, 64, 96] };
-                let trial = Trial { sizes, turned, dtype };
-                assert!(
-                    trial.exact(&gpu, product).unwrap(),
-                    "{adapter}: {product:?} {dtype} {turned:?} {sizes:?}"
-                );
+                let trial = Trial { sizes, turned, windows: false, dtype };
+                let wrong = trial.inexact(|factors| trial.run(&gpu, product, factors)).unwrap();
+                assert_eq!(wrong, None, "{adapter}: {product:?} {trial:?}");
             }
         }
     });
@@ -88,9 +86,34 @@ fn split_products_on_emulated_units() {
             ([1, 61, 35, 64], [false, true], 1),
         ] {
             let product = in_parts(Product::Split(units, plain), splits);
-            let trial = Trial { sizes, turned, dtype: DType::F32 };
+            let trial = Trial { sizes, turned, windows: false, dtype: DType::F32 };
             let wrong = trial.off(|factors| trial.run_as(&gpu, product, factors, emulated)).unwrap();
             assert_eq!(wrong, None, "{adapter}: {turned:?}");
+        }
+    });
+}
+
+/// What convolutions multiply, where values have their channels last: windows, and places along K.
+#[test]
+fn windows_on_emulated_units() {
+    let plain = Tile { bm: 64, bn: 64, bk: 16, tm: 8, tn: 4, splits: 1 };
+    on_every_adapter(|adapter, _| {
+        if adapter.name.contains("SwiftShader") {
+            return;
+        }
+        let gpu = Gpu::open_with(adapter, |caps| caps.half_factors = true).unwrap();
+        for (turned, splits, split) in
+            [(false, 1, false), (true, 3, false), (false, 2, true), (true, 1, true)]
+        {
+            let units = Units { bm: 64, bn: 64, bk: 32, wm: 32, wn: 32, splits, split };
+            let (product, dtype) = match split {
+                false => (Product::Units(units), DType::F16),
+                true => (in_parts(Product::Split(units, plain), splits), DType::F32),
+            };
+            let trial = Trial::of_windows(35, turned, dtype);
+            let run = |factors: [&[u8]; 2]| trial.run_as(&gpu, product, factors, emulated);
+            let wrong = if split { trial.off(run) } else { trial.inexact(run) };
+            assert_eq!(wrong.unwrap(), None, "{adapter}: {trial:?}");
         }
     });
 }

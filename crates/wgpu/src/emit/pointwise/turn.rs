@@ -109,13 +109,13 @@ impl Turn {
                 }
                 continue;
             }
-            let load = p.k.load(*operand, &element.at);
             let value = match element.ok {
-                None => load,
+                None => p.k.load(*operand, &element.at),
+                // A load in a branch waits for the one before.
                 Some(ok) => {
-                    let ty = wgsl_type(dtype);
-                    p.line(&format!("var v{n} = {ty}();\nif ({ok}) {{ v{n} = {load}; }}"));
-                    format!("v{n}")
+                    p.line(&format!("let e{n} = select(0u, {}, {ok});", element.at));
+                    let load = p.k.load(*operand, &format!("e{n}"));
+                    format!("select({}(), {load}, {ok})", wgsl_type(dtype))
                 }
             };
             let value = if dtype == DType::Bool { format!("select(0u, 1u, {value})") } else { value };

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use crate::emit::template::prelude;
-use crate::launch::Lowered;
+use crate::launch::{Binding, Bound, Lowered};
 
 /// A kernel under translation.
 #[derive(Default)]
@@ -138,7 +138,8 @@ impl Emulator {
             let _ = writeln!(self.text, "store_te({x}u, {at}, {stride});");
         } else {
             let names = [
-                ("array<vec4<f16>,", "array<vec2<u32>,"),
+                ("array<vec4<f16>", "array<vec2<u32>"),
+                ("vec4<f16>()", "vec2<u32>()"),
                 ("vec4<f16>(", "four_halves("),
                 ("unpack2x16float(", "two_floats("),
                 ("pack2x16float(", "two_halves("),
@@ -153,8 +154,8 @@ impl Emulator {
         }
     }
 
-    /// What the text calls, for matrices that lie in binding `b` from word `first` on.
-    fn functions(&self, b: usize, first: usize, grid: [u32; 3]) -> String {
+    /// What the text calls, for matrices that lie in binding `b`.
+    fn functions(&self, b: usize, grid: [u32; 3]) -> String {
         // By rows, each written out: llvmpipe leaves every loop after 65535 rounds of all loops.
         let (mut loads, mut products) = (String::new(), String::new());
         for (i, array) in self.arrays.iter().enumerate() {
@@ -187,9 +188,10 @@ impl Emulator {
         };
         let [x, y, _] = grid;
         format!(
-            "var<private> home: u32;
+            "@group(0) @binding({b}) var<storage, ACCESS{b}> b{b}: array<u32>;
+             var<private> home: u32;
              fn first_matrix(group: vec3<u32>, lane: u32) -> u32 {{
-                 return {first}u + (((group.z * {y}u + group.y) * {x}u + group.x) * WG + lane) * {}u;
+                 return (((group.z * {y}u + group.y) * {x}u + group.x) * WG + lane) * {}u;
              }}
              fn four(x: u32, i: u32) -> vec4<f32> {{
                  let at = home + x * 256u + i;
@@ -262,23 +264,22 @@ impl Emulator {
     }
 }
 
-/// Launches for units, without them. The last binding of those is their scratch memory's end.
+/// Launches for units, without them: their matrices lie in scratch memory behind that of the step.
 pub(crate) fn emulated(lowered: &mut Lowered) {
-    let mut more = 0;
+    let (behind, mut more) = (lowered.scratch_bytes.next_multiple_of(256), 0);
     for launch in lowered.launches.iter_mut().filter(|l| l.source.contains("coop")) {
         let mut emulator = Emulator::default();
         launch.source.lines().filter(|l| !l.starts_with("enable ")).for_each(|line| emulator.line(line));
-        let (b, first) = (launch.bindings.len() - 1, launch.bindings.last().unwrap().bytes / 4);
-        let functions = emulator.functions(b, first, launch.grid);
+        let functions = emulator.functions(launch.bindings.len(), launch.grid);
         let halves =
             if launch.source.contains("fn wg_to_f16(") { String::new() } else { prelude(&functions) };
         let invocations: usize =
             launch.source.split("const WG = ").nth(1).unwrap().split('u').next().unwrap().parse().unwrap();
         let groups: u32 = launch.grid.iter().product();
-        let matrices = groups as usize * invocations * 1024 * (emulator.matrices.len() + 1);
-        more = more.max(matrices);
+        let bytes = groups as usize * invocations * 1024 * (emulator.matrices.len() + 1);
+        more = more.max(bytes);
         launch.source = format!("{halves}{functions}{}", emulator.text);
-        launch.bindings.last_mut().unwrap().bytes += matrices;
+        launch.bindings.push(Binding { what: Bound::Scratch(behind), written: true, bytes });
     }
-    lowered.scratch_bytes += more;
+    lowered.scratch_bytes = behind + more;
 }
