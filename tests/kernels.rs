@@ -128,6 +128,10 @@ fn turned_tiles(subject: &Subject) {
         made.push(("a transposed slice".to_owned(), wide.slice(0, 3..).slice(1, 5..290).t()));
         made.push(("transposed and backwards".to_owned(), wide.flip([0, 1]).t()));
         made.push(("transposed with a margin".to_owned(), wide.pad(&[(1, 2), (3, 4)], 0.0).t()));
+        for dtype in STORED {
+            let x = small(p, &[260, 300], dtype, 4);
+            made.push((format!("a margin around {dtype}, transposed"), x.t().pad(&[(1, 2), (3, 4)], 0.0)));
+        }
         made
     });
 }

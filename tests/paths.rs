@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use wgrad::nn::{AdamW, AdamWConfig, Mlp, Module, Optimizer, Rng};
-use wgrad::{Attention, Context, DType, Fast, HostTensor, Off, Pass, Result, Tensor, vjp};
+use wgrad::{Attention, Context, Conv, DType, Fast, HostTensor, Off, Pass, Result, Tensor, vjp};
 
 use crate::{Subject, Test, halves};
 
@@ -74,6 +74,12 @@ fn results(ctx: &Context) -> Result<Vec<Vec<f64>>> {
         made.push(y);
     }
     made.push(ctx.pass(|p| numbers(p, &[3, 70, 900], 4)?.try_matmul(numbers(p, &[900, 66], 5)?)?.to_vec())?);
+    made.extend(ctx.pass(|p| {
+        let (x, w) = (numbers(p, &[2, 6, 9, 12], 3)?, numbers(p, &[5, 6, 3, 3], 4)?);
+        let y = x.try_conv2d(w, None, Conv { padding: [1; 2].into(), ..Conv::default() })?;
+        let d = vjp(&[y], &[numbers(p, &[2, 5, 9, 12], 5)?], &[x, w])?;
+        [y].into_iter().chain(d).map(|x| x.to_vec::<f64>()).collect::<Result<Vec<_>>>()
+    })?);
     made.extend(ctx.pass(|p| {
         let [q, g] = [numbers(p, &[2, 65, 4, 24], 6)?, numbers(p, &[2, 4, 65, 24], 9)?];
         let [k, v] = [numbers(p, &[2, 2, 70, 24], 7)?, numbers(p, &[2, 2, 70, 24], 8)?];
