@@ -5,6 +5,7 @@
 use wgrad::{
     Context, ContextOptions, Conv, ConvTranspose, DType, HostTensor, Off, Padding, Pass, Tensor, grad, vjp,
 };
+use wgrad_graph::Kind;
 
 use crate::Subject;
 use crate::devices::oracle;
@@ -334,4 +335,31 @@ fn channels_last(on: &Subject) {
             }
         }
     }
+    if on.is_vulkan() {
+        halves_stay_halves(on);
+    }
+}
+
+/// Where products take halves as they lie, those of a convolution and its gradients do.
+fn halves_stay_halves(on: &Subject) {
+    let ctx =
+        Context::new(on.lowered(|caps| (caps.off, caps.half_factors) = (Off::default(), true))).unwrap();
+    ctx.pass(|p| {
+        let given = |dims: &[usize]| (ramp(p, dims) * 1e-3).cast(DType::F16);
+        let (x, w, g) = (given(&[2, 8, 12, 12]), given(&[4, 8, 3, 3]), given(&[2, 4, 12, 12]));
+        let y = x.conv2d(w, None, Conv { padding: [1; 2].into(), ..Conv::default() });
+        let d = vjp(&[y], &[g], &[x, w])?;
+        p.compute(&[y, d[0], d[1]])
+    })
+    .unwrap();
+    let plan = ctx.last_plan().unwrap();
+    let factors: Vec<DType> = (plan.steps.iter())
+        .filter_map(|step| match &step.group.kind {
+            Kind::MatMul { a, b } => Some([a.0, b.0].map(|at| step.group.operands[usize::from(at)])),
+            _ => None,
+        })
+        .flatten()
+        .map(|val| plan.graph.out(val).dtype)
+        .collect();
+    assert_eq!(factors, [DType::F16; 6], "{plan}");
 }
