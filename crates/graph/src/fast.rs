@@ -74,7 +74,7 @@ pub enum Fast {
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 30] = [
+    pub const ALL: [Fast; 31] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
