@@ -33,18 +33,6 @@ impl Any {
         };
         data.convert::<f32>().try_to_vec::<f32>().map_err(|e| format!("{e:?}").into())
     }
-
-    fn bytes(&self) -> usize {
-        let elems = match self {
-            Any::One(x) => x.shape().num_elements(),
-            Any::Two(x) => x.shape().num_elements(),
-            Any::Three(x) => x.shape().num_elements(),
-            Any::Four(x) => x.shape().num_elements(),
-            Any::Ids(x) => x.shape().num_elements(),
-            Any::Mask(x) => x.shape().num_elements(),
-        };
-        4 * elems
-    }
 }
 
 /// A workload that is open: runs once and gives its results.
@@ -55,12 +43,15 @@ struct Burn {
     open: Option<Run>,
 }
 
-/// Bytes of results that are held until all have run: Burn computes nothing for results that are dropped before.
-const HELD: usize = 2 << 30;
-
 impl Burn {
     fn sync(&self) -> Result<(), Fault> {
         self.device.sync().map_err(|e| format!("{e:?}").into())
+    }
+
+    /// Hands over what is recorded, without waiting. By itself Burn makes one kernel of several runs, which reads operands
+    /// once for all of them, and computes nothing for results that are dropped.
+    fn flush(&self) -> Result<(), Fault> {
+        self.device.flush().map_err(|e| format!("{e:?}").into())
     }
 }
 
@@ -83,17 +74,10 @@ impl Peer for Burn {
     }
 
     fn run(&mut self, times: usize) -> Result<usize, Fault> {
-        let mut held = Vec::new();
-        let mut bytes = 0;
         for _ in 0..times {
             let results = self.open.as_mut().ok_or("no workload is open")?()?;
-            bytes += results.iter().map(Any::bytes).sum::<usize>();
-            held.push(results);
-            if bytes > HELD {
-                self.sync()?;
-                held.clear();
-                bytes = 0;
-            }
+            self.flush()?;
+            drop(results);
         }
         self.sync()?;
         Ok(times)
