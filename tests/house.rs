@@ -7,7 +7,8 @@ use std::process::Command;
 use serde_json::Value;
 
 crate::suite![
-    plain: crates_use_only_what_they_may, files_are_short, wgpu_and_unsafe_stay_inside, kernels_have_headers;
+    plain: crates_use_only_what_they_may, files_are_short, wgpu_and_unsafe_stay_inside, kernels_have_headers,
+        functions_join_conditions_without_jumps;
     device:
 ];
 
@@ -141,4 +142,21 @@ fn kernels_have_headers() {
             assert!(has, "{}: the header does not say `{word}`", path.display());
         }
     }
+}
+
+/// A jump for each `&&` of a text that is repeated takes drivers on CPUs minutes to compile.
+fn functions_join_conditions_without_jumps() {
+    let files = sources(".wgsl");
+    let of_functions = files.iter().filter(|(_, text)| !text.contains("@compute"));
+    let mut functions = 0;
+    for (path, text) in of_functions {
+        functions += text.matches("fn wg_").count();
+        for (number, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            // What returns early is a jump as it is.
+            let jumps = code.contains("&&") || code.contains("||");
+            assert!(!jumps || code.trim_start().starts_with("if "), "{}:{}", path.display(), number + 1);
+        }
+    }
+    assert!(functions > 100, "only {functions} functions were found");
 }

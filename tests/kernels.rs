@@ -12,8 +12,7 @@ use crate::devices::oracle;
 crate::suite![
     plain: ;
     device: turned_tiles, turned_operands_in_larger_kernels, sorting_by_digits, positions_in_order, scans_in_chunks,
-        eight_neighbours_at_a_time, few_long_reductions,
-        rows_that_sum_columns,
+        eight_neighbours_at_a_time, few_long_reductions, columns_in_bands, rows_that_sum_columns,
 ];
 
 /// Something recorded, and what it is called.
@@ -347,6 +346,21 @@ fn few_long_reductions(subject: &Subject) {
                 made.push((format!("where, of {dims:?} along {axis}"), x.argmax(axis)));
             }
             made.push((format!("mean of {dims:?}"), of(&dims).cast(DType::F16).mean(..)));
+        }
+        made
+    });
+}
+
+/// Columns over rows that lie far apart are added up by bands of rows, which meet in a second launch.
+fn columns_in_bands(subject: &Subject) {
+    agree(subject, 1e-4, |p| {
+        let x = small(p, &[259, 4096], DType::F32, 7) - 40.0;
+        let mut made: Made = vec![("sum".into(), x.sum(0))];
+        if !subject.is_slow() {
+            made.push(("where the largest is".into(), x.argmax(0)));
+            let batches = small(p, &[2, 300, 4100], DType::F32, 3);
+            made.push(("largest of a batch".into(), batches.max(1)));
+            made.push(("mean of halves".into(), small(p, &[256, 8192], DType::F16, 5).mean(0)));
         }
         made
     });

@@ -29,8 +29,7 @@ fn wg_to_u8(x: f32) -> u32 {
 }
 
 // Whether (v, i) comes before (bv, bi) in an arg-reduction: NaN first, then the extreme, then the smaller
-// index. Index 0xffffffff is the empty state. Sides are computed whatever the other is: a jump for each,
-// sixteen times in a loop, takes drivers on a CPU minutes to compile.
+// index. Index 0xffffffff is the empty state.
 fn wg_arg_max_f32(v: f32, i: u32, bv: f32, bi: u32) -> bool {
     let nan = (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u;
     let bnan = (bitcast<u32>(bv) & 0x7fffffffu) > 0x7f800000u;

@@ -56,7 +56,7 @@ fn wg_quotient(x: vec2<u32>, w: vec2<u32>) -> vec4<u32> {
         // The bit that leaves the remainder makes it larger than any divisor.
         let over = r.y >= 0x80000000u;
         r = vec2<u32>((r.x << 1u) | bit, (r.y << 1u) | (r.x >> 31u));
-        let fits = over || r.y > w.y || (r.y == w.y && r.x >= w.x);
+        let fits = over | (r.y > w.y) | ((r.y == w.y) & (r.x >= w.x));
         r = select(r, wg_sub_i64(r, w), fits);
         q = vec2<u32>((q.x << 1u) | select(0u, 1u, fits), (q.y << 1u) | (q.x >> 31u));
     }
@@ -72,7 +72,7 @@ fn wg_div_i64(x: vec2<u32>, w: vec2<u32>) -> vec2<u32> {
 fn wg_rem_i64(x: vec2<u32>, w: vec2<u32>) -> vec2<u32> {
     let r = wg_quotient(wg_abs_i64(x), wg_abs_i64(w)).zw;
     let signed = select(r, wg_neg_i64(r), wg_below_zero(x));
-    let other = (r.x | r.y) != 0u && wg_below_zero(x ^ w);
+    let other = ((r.x | r.y) != 0u) & wg_below_zero(x ^ w);
     return select(select(signed, wg_add_i64(signed, w), other), vec2<u32>(), (w.x | w.y) == 0u);
 }
 

@@ -14,7 +14,7 @@ fn wg_fmod_i64(x: vec2<u32>, w: vec2<u32>) -> vec2<u32> {
 
 fn wg_floor_div_i64(x: vec2<u32>, w: vec2<u32>) -> vec2<u32> {
     let r = wg_fmod_i64(x, w);
-    let below = (r.x | r.y) != 0u && wg_below_zero(x ^ w);
+    let below = ((r.x | r.y) != 0u) & wg_below_zero(x ^ w);
     return wg_sub_i64(wg_div_i64(x, w), vec2<u32>(select(0u, 1u, below), 0u));
 }
 

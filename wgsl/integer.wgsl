@@ -27,7 +27,7 @@ fn wg_irelu_u32(x: u32) -> u32 {
 }
 
 fn wg_idiv_i32(x: i32, w: i32) -> i32 {
-    let plain = w > 0 || w < -1;
+    let plain = (w > 0) | (w < -1);
     let q = x / select(1, w, plain);
     return select(select(0, 0 - x, w == -1), q, plain);
 }
@@ -37,10 +37,10 @@ fn wg_idiv_u32(x: u32, w: u32) -> u32 {
 }
 
 fn wg_irem_i32(x: i32, w: i32) -> i32 {
-    let plain = w > 0 || w < -1;
+    let plain = (w > 0) | (w < -1);
     let d = select(1, w, plain);
     let r = x - (x / d) * d;
-    let turned = select(r, r + d, r != 0 && (r ^ d) < 0);
+    let turned = select(r, r + d, (r != 0) & ((r ^ d) < 0));
     return select(0, turned, plain);
 }
 
@@ -49,7 +49,7 @@ fn wg_irem_u32(x: u32, w: u32) -> u32 {
 }
 
 fn wg_ifmod_i32(x: i32, w: i32) -> i32 {
-    let plain = w > 0 || w < -1;
+    let plain = (w > 0) | (w < -1);
     let d = select(1, w, plain);
     return select(0, x - (x / d) * d, plain);
 }
@@ -60,7 +60,7 @@ fn wg_ifmod_u32(x: u32, w: u32) -> u32 {
 
 fn wg_ifloor_div_i32(x: i32, w: i32) -> i32 {
     let r = wg_ifmod_i32(x, w);
-    return wg_idiv_i32(x, w) - select(0, 1, r != 0 && (r ^ w) < 0);
+    return wg_idiv_i32(x, w) - select(0, 1, (r != 0) & ((r ^ w) < 0));
 }
 
 fn wg_ifloor_div_u32(x: u32, w: u32) -> u32 {

@@ -45,7 +45,7 @@ fn wg_atan2(x: f32, w: f32) -> f32 {
     let a = abs(x);
     let b = abs(w);
     let top = max(a, b);
-    let whole = select(min(a, b) / top, 1.0, a == b && top > 1.0);
+    let whole = select(min(a, b) / top, 1.0, (a == b) & (top > 1.0));
     let y = wg_atan_unit(select(whole, 0.0, top == 0.0));
     let half = select(y, 1.57079633 - y, a > b);
     let full = select(half, 3.14159265 - half, (bitcast<u32>(w) & 0x80000000u) != 0u);

@@ -8,7 +8,8 @@
 // Numerics: exact but for pow (within 2e-5 of f64, relative to max(1, |result|)), hypot and x log w.
 //           Remainders are exact while the quotient is below 2^24.
 //           NaN is found and made by its bits: drivers may assume that float comparisons see none.
-// Cost:     3 to 25 instructions each.
+// Cost:     3 to 25 instructions each. Conditions are joined by & and |, here and in the other files of functions: a jump
+//           for each, where a kernel repeats a text, made SwiftShader take 21 GB and minutes to compile it.
 // Source:   IEEE 754; C99 for the special cases of pow.
 
 fn wg_is_nan(x: f32) -> bool {
@@ -21,7 +22,7 @@ fn wg_sign(x: f32) -> f32 {
 
 // Drivers turn a select by x > w into their max, which drops NaN; setting bits they leave alone.
 fn wg_keep_nan(y: f32, x: f32, w: f32) -> f32 {
-    return bitcast<f32>(bitcast<u32>(y) | select(0u, 0x7fc00000u, wg_is_nan(x) || wg_is_nan(w)));
+    return bitcast<f32>(bitcast<u32>(y) | select(0u, 0x7fc00000u, wg_is_nan(x) | wg_is_nan(w)));
 }
 
 // x / w rounded as IEEE 754 has it: drivers may be 2.5 units off in the last place, and then the mean of equal
@@ -30,7 +31,7 @@ fn wg_div(x: f32, w: f32) -> f32 {
     let q = x / w;
     let r = fma(-q, w, x);
     let c = bitcast<u32>(fma(r, 1.0 / w, q));
-    let keep = (bitcast<u32>(r) & 0x7fffffffu) == 0u || (c & 0x7f800000u) == 0x7f800000u;
+    let keep = ((bitcast<u32>(r) & 0x7fffffffu) == 0u) | ((c & 0x7f800000u) == 0x7f800000u);
     return bitcast<f32>(select(c, bitcast<u32>(q), keep));
 }
 
@@ -87,7 +88,7 @@ fn wg_fmod(x: f32, w: f32) -> f32 {
 
 fn wg_rem(x: f32, w: f32) -> f32 {
     let r = wg_fmod(x, w);
-    let apart = (r > 0.0 && w < 0.0) || (r < 0.0 && w > 0.0);
+    let apart = ((r > 0.0) & (w < 0.0)) | ((r < 0.0) & (w > 0.0));
     return wg_keep_nan(select(r, r + w, apart), r, r);
 }
 
@@ -95,7 +96,7 @@ fn wg_floor_div(x: f32, w: f32) -> f32 {
     if (w == 0.0) { return x / w; }
     let r = wg_fmod(x, w);
     let q = round((x - r) / w);
-    let apart = (r > 0.0 && w < 0.0) || (r < 0.0 && w > 0.0);
+    let apart = ((r > 0.0) & (w < 0.0)) | ((r < 0.0) & (w > 0.0));
     return wg_keep_nan(select(q, q - 1.0, apart), r, r);
 }
 
@@ -103,7 +104,7 @@ fn wg_hypot(x: f32, w: f32) -> f32 {
     let a = max(abs(x), abs(w));
     let t = min(abs(x), abs(w)) / a;
     let y = select(a * sqrt(fma(t, t, 1.0)), 0.0, a == 0.0);
-    let infinite = bitcast<u32>(abs(x)) == 0x7f800000u || bitcast<u32>(abs(w)) == 0x7f800000u;
+    let infinite = (bitcast<u32>(abs(x)) == 0x7f800000u) | (bitcast<u32>(abs(w)) == 0x7f800000u);
     return select(wg_keep_nan(y, x, w), wg_inf(), infinite);
 }
 
@@ -130,11 +131,11 @@ fn wg_pow(x: f32, w: f32) -> f32 {
     if (w == 0.0 || x == 1.0 || (a == 1.0 && bitcast<u32>(abs(w)) == infinite)) { return 1.0; }
     if (w == -1.0) { return 1.0 / x; }
     let whole = floor(w) == w;
-    let odd = whole && !(floor(w * 0.5) * 2.0 == w);
+    let odd = whole & !(floor(w * 0.5) * 2.0 == w);
     let negative = (bitcast<u32>(x) & 0x80000000u) != 0u;
     let at_zero = select(select(bitcast<f32>(infinite), 0.0, w > 0.0), w, wg_is_nan(w));
     let size = select(exp2(w * log2(a)), at_zero, a == 0.0);
-    let y = select(size, -size, odd && negative);
-    let real = whole || !(x < 0.0) || bitcast<u32>(a) == infinite;
+    let y = select(size, -size, odd & negative);
+    let real = whole | !(x < 0.0) | (bitcast<u32>(a) == infinite);
     return select(wg_nan(), wg_keep_nan(y, x, w), real);
 }

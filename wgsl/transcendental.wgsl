@@ -29,9 +29,9 @@ fn wg_expm1(x: f32) -> f32 {
 fn wg_log_edges(x: f32, y: f32) -> f32 {
     let bits = bitcast<u32>(x);
     let zero = (bits & 0x7fffffffu) == 0u;
-    let below = !zero && (bits & 0x80000000u) != 0u;
+    let below = !zero & ((bits & 0x80000000u) != 0u);
     let edge = select(select(bits, 0xff800000u, zero), 0x7fc00000u, below);
-    return bitcast<f32>(select(bitcast<u32>(y), edge, zero || below || bits >= 0x7f800000u));
+    return bitcast<f32>(select(bitcast<u32>(y), edge, zero | below | (bits >= 0x7f800000u)));
 }
 
 fn wg_log(x: f32) -> f32 {
@@ -99,7 +99,7 @@ fn wg_tanh(x: f32) -> f32 {
     let near = fma(p * z, x, x);
     let far = select(1.0 - 2.0 / (exp(2.0 * a) + 1.0), 1.0, a > 10.0);
     let signed = bitcast<u32>(far) | (bitcast<u32>(x) & 0x80000000u);
-    return bitcast<f32>(select(signed, bitcast<u32>(near), a < 0.625 || wg_is_nan(x)));
+    return bitcast<f32>(select(signed, bitcast<u32>(near), (a < 0.625) | wg_is_nan(x)));
 }
 
 fn wg_sigmoid(x: f32) -> f32 {

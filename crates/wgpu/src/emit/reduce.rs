@@ -82,6 +82,7 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     let quads = kernel.each == 1 && cx.caps.allows(Fast::Quads) && kernel.quads();
     let bytes = kernel.states.bytes();
     let lanes = choose::lanes(results, length, kernel.rows(), bytes, quads, cx.caps);
+    let lanes = choose::bands(lanes, kernel.line_bytes(), length, cx.caps);
     // Scratch memory holds states that are words.
     let alone = |lanes: Lanes| {
         let y = lanes.y.min(if choose::software(cx.caps) { 1 } else { lanes.y });
@@ -213,6 +214,14 @@ impl<'a> Reduction<'a> {
             && loads.iter().any(quad)
     }
 
+    /// Bytes from one row to the next where lanes take neighbouring columns, else 0.
+    fn line_bytes(&self) -> usize {
+        let bytes =
+            |operand: u16| self.cx.graph.out(self.cx.step.group.operands[usize::from(operand)]).dtype.bytes();
+        let most = self.moving_loads().into_iter().map(|(operand, _)| bytes(operand)).max();
+        if self.each > 1 { self.cx.step.group.dims[self.outer() - 1] * most.unwrap_or(0) } else { 0 }
+    }
+
     /// How the neighbours that a lane takes see an index.
     fn along(&self, index: &Index) -> Along {
         if self.each > 1 { along_axis(index, self.outer() - 1) } else { along(index, true, false) }
@@ -292,8 +301,12 @@ impl<'a> Reduction<'a> {
             return out;
         }
         if split {
-            let splits = k.word("splits", i64::from(lanes.splits));
-            let _ = writeln!(out, "let tile = slot / {splits};\nlet part = slot - tile * {splits};");
+            // On CPUs what lies side by side is read one after the other.
+            let (outer, inner, all) = match choose::software(self.cx.caps) {
+                true => ("part", "tile", k.word("tiles", self.results.div_ceil(x as usize) as i64)),
+                false => ("tile", "part", k.word("splits", i64::from(lanes.splits))),
+            };
+            let _ = writeln!(out, "let {outer} = slot / {all};\nlet {inner} = slot - {outer} * {all};");
         } else {
             out.push_str("let tile = slot;\nlet part = 0u;\n");
         }
