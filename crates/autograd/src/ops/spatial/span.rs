@@ -165,6 +165,9 @@ pub(crate) fn padded(op: &str, x: Tensor, spans: &[Span], value: Option<f64>) ->
         dims[first + i] += s.padding + s.after();
     }
     let to = shape(op, &dims)?;
+    if to == out.shape {
+        return Ok(x);
+    }
     let wide = Tensor::record(Op::Pad { lo }, &[x], Some(to), None)?;
     let Some(value) = value else { return Ok(wide) };
     // A choice rather than an assignment: it fuses into what reads it.
