@@ -59,6 +59,10 @@ pub(crate) fn paths(lowered: &[Lowered]) -> Vec<Fast> {
 /// own: a device that is lost here is lost to nobody.
 pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps, paths: &[Fast]) -> Vec<Fast> {
     static TRIED: Mutex<Option<HashMap<(String, Fast), bool>>> = Mutex::new(None);
+    // Most plans want none, and do not wait for a trial of another's.
+    if paths.is_empty() {
+        return Vec::new();
+    }
     let name = format!("{}\n{}\n{}", adapter.name, adapter.driver, adapter.pci);
     let mut tried = lock(&TRIED);
     let tried = tried.get_or_insert_default();
