@@ -288,7 +288,7 @@ fn channels_last(on: &Subject) {
     }
     let ctx = Context::new(on.lowered(|caps| caps.off = Off::default())).unwrap();
     let s1 = Conv { padding: [1; 2].into(), ..Conv::default() };
-    let cases: [([usize; 4], [usize; 4], Conv<2>); 12] = [
+    let cases: [([usize; 4], [usize; 4], Conv<2>); 14] = [
         ([3, 5, 9, 11], [7, 5, 3, 3], s1),
         ([1, 16, 8, 8], [8, 16, 3, 3], s1),
         ([2, 8, 7, 5], [6, 8, 2, 3], Conv::default()),
@@ -304,6 +304,9 @@ fn channels_last(on: &Subject) {
         // Zeros beyond what a kernel reaches, and elements that no kernel sees.
         ([1, 4, 5, 5], [4, 4, 2, 2], Conv { padding: [3; 2].into(), ..s1 }),
         ([3, 4, 10, 11], [4, 4, 2, 2], Conv { stride: [4; 2], ..Conv::default() }),
+        // Rows enough for f32, forward and backward.
+        ([2, 5, 6, 9], [130, 5, 3, 3], s1),
+        ([2, 131, 8, 6], [3, 131, 3, 3], Conv { stride: [2; 2], ..s1 }),
     ];
     let made = |ctx: &Context, (x, w, how): &([usize; 4], [usize; 4], Conv<2>), dtype: DType| {
         ctx.pass(|p| {

@@ -70,7 +70,7 @@ impl Cpu {
             wide: false,
             native_half: false,
             long_words: false,
-            off: Off::of_env(),
+            off: Off::of_env(false),
             half_factors: false,
             cooperative: false,
         };

@@ -1,6 +1,6 @@
 //! Paths that exist for speed alone. Results with and without one agree within the tolerance of what they
-//! compute, so that a wrong number is found by switching them off one after another. A path that nobody has timed is
-//! off until it is asked for.
+//! compute, so that a wrong number is found by switching them off one after another. A path that pays on some
+//! devices alone is off on others until it is asked for.
 
 use std::fmt;
 
@@ -162,14 +162,15 @@ impl fmt::Display for Fast {
 pub struct Off(u32);
 
 impl Off {
-    /// Paths that are right but that no GPU has been timed with: off unless they are asked for.
-    pub const UNMEASURED: Off = Off(1 << Fast::ChannelsLast as u32);
+    /// Paths that pay where units multiply matrices: off on other devices unless they are asked for.
+    pub const WITHOUT_UNITS: Off = Off(1 << Fast::ChannelsLast as u32);
 
-    /// What `WGRAD_OFF` names: paths separated by commas, or `all`; and what is unmeasured, unless `WGRAD_ON` names it.
+    /// What `WGRAD_OFF` names: paths separated by commas, or `all`; and, on a device without `units` for matrices,
+    /// [`Off::WITHOUT_UNITS`] but for what `WGRAD_ON` names.
     ///
     /// # Panics
     /// Where one names a path that there is not: a search that switches nothing off finds nothing.
-    pub fn of_env() -> Off {
+    pub fn of_env(units: bool) -> Off {
         let [off, on] = ["WGRAD_OFF", "WGRAD_ON"].map(|key| {
             let names = std::env::var(key).unwrap_or_default();
             match Off::parse(&names) {
@@ -179,7 +180,7 @@ impl Off {
                 }
             }
         });
-        off.and(Off::UNMEASURED.less(on))
+        if units { off } else { off.and(Off::WITHOUT_UNITS.less(on)) }
     }
 
     /// These but for those of `other`.

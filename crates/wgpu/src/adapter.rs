@@ -96,14 +96,14 @@ pub(crate) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
 fn caps(adapter: &wgpu::Adapter, info: &wgpu::AdapterInfo, kind: DeviceKind, driver: &str) -> Caps {
     let limits = adapter.limits();
     let features = features(adapter);
-    let mut off = Off::of_env();
+    let units =
+        crate::matrices::promised(adapter) && (info.subgroup_min_size, info.subgroup_max_size) == (32, 32);
+    let mut off = Off::of_env(units);
     if !features.contains(wgpu::Features::SHADER_F16) {
         off = off.with(Fast::HalfArithmetic);
     }
-    let cooperative = crate::matrices::promised(adapter) && info.subgroup_min_size == 32 && {
-        let paths = [Fast::CooperativeMatmul, Fast::SplitMatmul];
-        paths.into_iter().any(|path| !off.contains(path)) && info.subgroup_max_size == 32
-    };
+    let on_units = [Fast::CooperativeMatmul, Fast::SplitMatmul];
+    let cooperative = units && on_units.into_iter().any(|path| !off.contains(path));
     let value_bytes = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     let fixed =
         info.subgroup_min_size == info.subgroup_max_size && features.contains(wgpu::Features::SUBGROUP);

@@ -194,7 +194,8 @@ impl Gpu {
         match Gpu::untested(adapter, caps.clone()) {
             Err(error) if caps.cooperative => {
                 tracing::warn!(adapter = adapter.name, %error, "does not open with units for matrices; not used");
-                Gpu::untested(adapter, Caps { half_factors: false, cooperative: false, ..caps })
+                let off = caps.off.and(Off::of_env(false));
+                Gpu::untested(adapter, Caps { half_factors: false, cooperative: false, off, ..caps })
             }
             opened => opened,
         }
@@ -323,8 +324,8 @@ impl Backend for Gpu {
 
     fn prepare(&self, plan: &Arc<Plan>) -> Result<Arc<dyn Prepared>> {
         let mut lowered = prepare::lower(&self.core.caps, plan)?;
-        let paths = matrices::paths(&lowered);
-        let refused = matrices::refused(&self.adapter, &self.core.caps, &paths);
+        let trusted = matrices::trusted(&lowered);
+        let refused = matrices::refused(&self.adapter, &self.core.caps, &trusted);
         if !refused.is_empty() {
             let off = refused.into_iter().fold(self.core.caps.off, Off::with);
             lowered = prepare::lower(&Caps { off, ..self.core.caps.clone() }, plan)?;

@@ -35,7 +35,8 @@ const WINDOW: u32 = 10_000;
 
 /// Pages by number, and their leases. Freed ranges join their neighbours; the tightest free range is
 /// taken first. Empty pages are kept as far as was in use lately: a driver takes milliseconds to make a large
-/// one, and a step needs what the step before gave back.
+/// one, and a step needs what the step before gave back. Where that was too little, since what is free lies in
+/// pieces, a page that is made soon after one was dropped is kept beside it.
 #[derive(Debug)]
 pub(crate) struct Heap<B> {
     align: u64,
@@ -50,6 +51,9 @@ pub(crate) struct Heap<B> {
     /// The most bytes leased at once in this window and in the one before, and leases in this one.
     high: [u64; 2],
     taken: u32,
+    /// Whether a page was dropped since the last was made, and what is kept because of such.
+    dropped: bool,
+    regretted: u64,
 }
 
 impl<B: Clone> Heap<B> {
@@ -66,6 +70,8 @@ impl<B: Clone> Heap<B> {
             live: 0,
             high: [0; 2],
             taken: 0,
+            dropped: false,
+            regretted: 0,
         }
     }
 
@@ -88,6 +94,7 @@ impl<B: Clone> Heap<B> {
         self.taken += 1;
         if self.taken == WINDOW {
             (self.high, self.taken) = ([0, self.high[0]], 0);
+            (self.dropped, self.regretted) = (false, self.regretted / 2);
         }
         self.high[0] = self.high[0].max(self.live);
         Some(BufferId(self.leases.insert(Lease { page, offset, bytes }).data().as_ffi()))
@@ -104,6 +111,9 @@ impl<B: Clone> Heap<B> {
         self.pages.insert(number, Page { backing, bytes, free: BTreeMap::from([(0, bytes)]) });
         self.by_size.insert((bytes, number, 0));
         self.reserved += bytes;
+        if std::mem::take(&mut self.dropped) {
+            self.regretted += bytes;
+        }
     }
 
     /// The lease `id` and what backs it.
@@ -134,10 +144,11 @@ impl<B: Clone> Heap<B> {
         let mut dropped = Vec::new();
         let high = self.high[0].max(self.high[1]);
         // Beside what was leased at once there is room for the gaps between leases.
-        while self.reserved > high + high / 4 + self.first
+        while self.reserved > high + high / 4 + self.first + self.regretted
             && let Some(number) = self.surplus(high)
         {
             self.drop_page(number);
+            self.dropped = true;
             dropped.push(number);
         }
         Some(dropped)
@@ -251,6 +262,36 @@ mod tests {
         heap.add(3, 9999 * 256, ());
         assert_eq!(heap.page_for(256), 4096);
         assert_eq!(heap.page_for(2304), 2304);
+    }
+
+    /// A step whose largest value fits in no piece that its others leave of two pages, though together they are enough.
+    #[test]
+    fn no_step_makes_a_page_that_the_one_before_dropped() {
+        let mut heap: Heap<()> = Heap::new(1, 64, 256);
+        let mut made = 0;
+        let mut lease = |heap: &mut Heap<()>, bytes: u64| {
+            heap.take(bytes).unwrap_or_else(|| {
+                made += 1;
+                heap.add(made, heap.page_for(bytes), ());
+                heap.take(bytes).unwrap()
+            })
+        };
+        let kept: Vec<_> = (0..4).map(|_| lease(&mut heap, 13)).collect();
+        for _ in 0..20 {
+            for id in [13, 13, 45].map(|bytes| lease(&mut heap, bytes)).into_iter().rev() {
+                heap.free(id).unwrap();
+            }
+        }
+        assert_eq!(made, 4);
+        // What is not used any more goes, once that is known.
+        for id in kept {
+            heap.free(id).unwrap();
+        }
+        for _ in 0..4 * WINDOW {
+            let id = heap.take(1).unwrap();
+            heap.free(id).unwrap();
+        }
+        assert_eq!(heap.reserved(), 64);
     }
 
     #[test]

@@ -35,13 +35,22 @@ pub(crate) struct Launch {
     pub(crate) on: On,
 }
 
+/// What of the units for matrices a launch relies on, and is tried before one does.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Trusted {
+    /// The path.
+    pub(crate) path: Fast,
+    /// Whether a factor's elements are digits on both of its axes, as those of windows are.
+    pub(crate) windows: bool,
+}
+
 /// What multiplies the matrices of a launch.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum On {
     /// Its invocations, or it has none.
     Lanes,
-    /// Units for matrices, by this path.
-    Units(Fast),
+    /// Units for matrices.
+    Units(Trusted),
     /// Its invocations: those that launches on units before it have marked and left out.
     Marked,
 }

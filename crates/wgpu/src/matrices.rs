@@ -15,7 +15,7 @@ use crate::adapter::AdapterInfo;
 use crate::choose::{self, Product};
 use crate::faults::lock;
 use crate::gpu::Gpu;
-use crate::launch::{Lowered, On};
+use crate::launch::{Lowered, On, Trusted};
 use crate::{emit, prepare};
 
 /// How long the test may take.
@@ -42,47 +42,47 @@ pub(crate) fn promised(adapter: &wgpu::Adapter) -> bool {
 pub(crate) const PATHS: [Fast; 4] =
     [Fast::CooperativeMatmul, Fast::SplitMatmul, Fast::CooperativeAttention, Fast::SplitAttention];
 
-/// Those of them that launches take.
-pub(crate) fn paths(lowered: &[Lowered]) -> Vec<Fast> {
-    let mut paths = Vec::new();
+/// What launches rely on.
+pub(crate) fn trusted(lowered: &[Lowered]) -> Vec<Trusted> {
+    let mut all = Vec::new();
     for launch in lowered.iter().flat_map(|step| &step.launches) {
         match launch.on {
-            On::Units(path) if !paths.contains(&path) => paths.push(path),
+            On::Units(one) if !all.contains(&one) => all.push(one),
             _ => {}
         }
     }
-    paths
+    all
 }
 
-/// Those of `paths` on units for matrices that give wrong numbers on this adapter, or fail. Each is tried once a process
+/// The paths of `all` on units for matrices that give wrong numbers on this adapter, or fail. Each is tried once a process
 /// for each adapter, when a plan first wants it, since drivers take a second for each of its kernels; on a device of its
 /// own: a device that is lost here is lost to nobody.
-pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps, paths: &[Fast]) -> Vec<Fast> {
-    static TRIED: Mutex<Option<HashMap<(String, Fast), bool>>> = Mutex::new(None);
+pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps, all: &[Trusted]) -> Vec<Fast> {
+    static TRIED: Mutex<Option<HashMap<(String, Trusted), bool>>> = Mutex::new(None);
     // Most plans want none, and do not wait for a trial of another's.
-    if paths.is_empty() {
+    if all.is_empty() {
         return Vec::new();
     }
     let name = format!("{}\n{}\n{}", adapter.name, adapter.driver, adapter.pci);
     let mut tried = lock(&TRIED);
     let tried = tried.get_or_insert_default();
-    let wrong = |path: Fast| {
-        match Gpu::untested(adapter, caps.clone()).and_then(|gpu| fault(&gpu, path)) {
+    let wrong = |one: Trusted| {
+        let path = one.path;
+        match Gpu::untested(adapter, caps.clone()).and_then(|gpu| fault(&gpu, one)) {
             Ok(None) => return false,
             Ok(Some(why)) => tracing::warn!(adapter = adapter.name, %path, why, "wrong; not used"),
             Err(error) => tracing::warn!(adapter = adapter.name, %path, %error, "fails; not used"),
         }
         true
     };
-    paths
-        .iter()
-        .copied()
-        .filter(|path| *tried.entry((name.clone(), *path)).or_insert_with(|| wrong(*path)))
+    all.iter()
+        .filter(|one| *tried.entry((name.clone(), **one)).or_insert_with(|| wrong(**one)))
+        .map(|one| one.path)
         .collect()
 }
 
-/// What is wrong with the products of a path, on any tiling that it has, or with its attention.
-pub(crate) fn fault(gpu: &Gpu, path: Fast) -> Result<Option<String>> {
+/// What is wrong with the products of a path, on any tiling that it has, or over windows, or with its attention.
+pub(crate) fn fault(gpu: &Gpu, Trusted { path, windows }: Trusted) -> Result<Option<String>> {
     if matches!(path, Fast::CooperativeAttention | Fast::SplitAttention) {
         return attention::fault(gpu, path);
     }
@@ -90,7 +90,13 @@ pub(crate) fn fault(gpu: &Gpu, path: Fast) -> Result<Option<String>> {
     let products = if split { choose::split_products(gpu.caps()) } else { choose::half_products() };
     let dtype = if split { DType::F32 } else { DType::F16 };
     let mut trials = Vec::new();
-    for (i, product) in products.iter().copied().enumerate() {
+    if windows {
+        // What a convolution multiplies, and its weight's gradient.
+        let last = products.last().map(|product| choose::in_parts(*product, 2));
+        let forms = [false, true].map(|turned| Trial::of_windows(IMAGES, 70, turned, dtype));
+        trials.extend(last.into_iter().flat_map(|product| forms.clone().map(|trial| (product, trial))));
+    }
+    for (i, product) in products.iter().copied().enumerate().filter(|_| !windows) {
         // Between them the tilings meet both ways in which either factor may lie, edges in every direction, a
         // batch, and factors whose neighbours are no vectors.
         let layouts: &[[bool; 2]] = if i == 0 { &[[false, false], [true, true]] } else { &[[false, true]] };
@@ -99,14 +105,8 @@ pub(crate) fn fault(gpu: &Gpu, path: Fast) -> Result<Option<String>> {
         for turned in layouts {
             let odd = i == 0 && turned[0];
             let sizes = if odd { [2, 70, 133, 301] } else { [2, 140, 132, 300] };
-            trials.push((product, Trial { sizes, turned: *turned, windows: false, dtype }));
+            trials.push((product, Trial { sizes, turned: *turned, windows: None, dtype }));
         }
-    }
-    if gpu.caps().allows(Fast::ChannelsLast) {
-        // What a convolution multiplies, and its weight's gradient.
-        let last = products.last().map(|product| choose::in_parts(*product, 2));
-        let forms = [false, true].map(|turned| Trial::of_windows(70, turned, dtype));
-        trials.extend(last.into_iter().flat_map(|product| forms.clone().map(|trial| (product, trial))));
     }
     for (product, trial) in trials {
         let run = |factors: [&[u8]; 2]| trial.run(gpu, product, factors);
@@ -118,11 +118,15 @@ pub(crate) fn fault(gpu: &Gpu, path: Fast) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Images with their channels last, over which trials have windows, and the sizes of those.
-const IMAGES: [usize; 4] = [2, 9, 10, 12];
+/// Sizes of the windows of trials.
 const WINDOW: [usize; 2] = [3, 3];
-/// How many windows there are on each axis.
-const PLACES: [usize; 2] = [IMAGES[1] + 1 - WINDOW[0], IMAGES[2] + 1 - WINDOW[1]];
+/// Images with their channels last, whose windows' places end within a step of a product along K.
+const IMAGES: [usize; 4] = [2, 9, 10, 12];
+
+/// How many windows there are on each axis of images.
+fn places(images: [usize; 4]) -> [usize; 2] {
+    [images[1] + 1 - WINDOW[0], images[2] + 1 - WINDOW[1]]
+}
 
 /// A product to try.
 #[derive(Clone, Debug)]
@@ -131,8 +135,8 @@ pub(crate) struct Trial {
     pub(crate) sizes: [usize; 4],
     /// Whether each factor lies transposed.
     pub(crate) turned: [bool; 2],
-    /// Whether the right factor is windows over [`IMAGES`]: what they hold by places, or turned.
-    pub(crate) windows: bool,
+    /// The images over which the right factor is windows: what they hold by places, or turned.
+    pub(crate) windows: Option<[usize; 4]>,
     /// How the factors lie in memory.
     pub(crate) dtype: DType,
 }
@@ -148,11 +152,11 @@ fn noise(n: usize, seed: u32) -> impl Iterator<Item = u32> {
 
 impl Trial {
     /// A product of `m` rows with windows, or with their places along K.
-    pub(crate) fn of_windows(m: usize, turned: bool, dtype: DType) -> Trial {
-        let held = WINDOW[0] * WINDOW[1] * IMAGES[3];
-        let places = IMAGES[0] * PLACES[0] * PLACES[1];
+    pub(crate) fn of_windows(images: [usize; 4], m: usize, turned: bool, dtype: DType) -> Trial {
+        let held = WINDOW[0] * WINDOW[1] * images[3];
+        let places = images[0] * places(images).iter().product::<usize>();
         let [n, k] = if turned { [held, places] } else { [places, held] };
-        Trial { sizes: [1, m, n, k], turned: [false, turned], windows: true, dtype }
+        Trial { sizes: [1, m, n, k], turned: [false, turned], windows: Some(images), dtype }
     }
 
     /// Windows over `images` as a factor: `[held, places]`, or turned.
@@ -176,31 +180,32 @@ impl Trial {
         let [batch, m, n, k] = self.sizes;
         let mut graph = Graph::default();
         let mut leaves = Vec::new();
-        let mut factor = |rows: usize, columns: usize, turned: bool, windows: bool| -> Result<Val> {
-            let dims = if turned { [batch, columns, rows] } else { [batch, rows, columns] };
-            let dims = if windows { &IMAGES[..] } else { &dims };
-            let mut val = Val::of(graph.push(Node {
-                op: Op::Input,
-                inputs: Vec::new().into(),
-                outs: [Out { shape: Shape::from(dims), dtype: self.dtype }].into(),
-                after: Vec::new().into(),
-                segment: 0,
-                at: None,
-            }));
-            leaves.push((val.node, LeafKind::Buffer));
-            if windows {
-                val = self.windowed(&mut graph, val)?;
-            } else if turned {
-                let mut perm = wgrad_graph::Perm::default();
-                perm[..3].copy_from_slice(&[0, 2, 1]);
-                val = graph.add(Op::Permute(perm), &[val], None, None)?;
-            }
-            if self.dtype == DType::F32 {
-                return Ok(val);
-            }
-            graph.add(Op::Cast, &[val], None, Some(DType::F32))
-        };
-        let (a, b) = (factor(m, k, self.turned[0], false)?, factor(k, n, self.turned[1], self.windows)?);
+        let mut factor =
+            |rows: usize, columns: usize, turned: bool, windows: Option<[usize; 4]>| -> Result<Val> {
+                let dims = if turned { [batch, columns, rows] } else { [batch, rows, columns] };
+                let dims = windows.as_ref().map_or(&dims[..], |images| images);
+                let mut val = Val::of(graph.push(Node {
+                    op: Op::Input,
+                    inputs: Vec::new().into(),
+                    outs: [Out { shape: Shape::from(dims), dtype: self.dtype }].into(),
+                    after: Vec::new().into(),
+                    segment: 0,
+                    at: None,
+                }));
+                leaves.push((val.node, LeafKind::Buffer));
+                if windows.is_some() {
+                    val = self.windowed(&mut graph, val)?;
+                } else if turned {
+                    let mut perm = wgrad_graph::Perm::default();
+                    perm[..3].copy_from_slice(&[0, 2, 1]);
+                    val = graph.add(Op::Permute(perm), &[val], None, None)?;
+                }
+                if self.dtype == DType::F32 {
+                    return Ok(val);
+                }
+                graph.add(Op::Cast, &[val], None, Some(DType::F32))
+            };
+        let (a, b) = (factor(m, k, self.turned[0], None)?, factor(k, n, self.turned[1], self.windows)?);
         let y = graph.add(Op::MatMul, &[a, b], None, None)?;
         let options = Options { fuse: true, keep: false };
         let plan = plan(&Arc::new(graph), &[Root { val: y, into: None }], &leaves, &options, caps)?;
@@ -249,9 +254,9 @@ impl Trial {
     fn at(&self, side: usize, z: usize, row: usize, column: usize) -> usize {
         let [_, m, n, k] = self.sizes;
         let (rows, columns) = if side == 0 { (m, k) } else { (k, n) };
-        if side == 1 && self.windows {
+        if let (1, Some(images)) = (side, self.windows) {
             let (held, place) = if self.turned[1] { (column, row) } else { (row, column) };
-            let ([_, high, wide, channels], [down, across]) = (IMAGES, PLACES);
+            let ([_, high, wide, channels], [down, across]) = (images, places(images));
             let (tap, image) = (held / channels, place / (down * across));
             let y = place / across % down + tap / WINDOW[1];
             let x = place % across + tap % WINDOW[1];
@@ -283,8 +288,8 @@ impl Trial {
 
     fn elems(&self, side: usize) -> usize {
         let [batch, m, n, k] = self.sizes;
-        match side {
-            1 if self.windows => IMAGES.iter().product(),
+        match (side, self.windows) {
+            (1, Some(images)) => images.iter().product(),
             _ => batch * k * if side == 0 { m } else { n },
         }
     }
@@ -341,13 +346,13 @@ impl Trial {
 
     fn numbers(&self, kind: u32, side: usize) -> Vec<f32> {
         let [_, m, n, k] = self.sizes;
-        let images = side == 1 && self.windows;
-        let (rows, columns) = match side {
-            // Of one channel, and of one place.
-            1 if images && self.turned[1] => (IMAGES.iter().product::<usize>() / IMAGES[3], IMAGES[3]),
-            1 if images => (IMAGES[3], IMAGES.iter().product::<usize>() / IMAGES[3]),
-            0 => (m, k),
-            _ => (k, n),
+        // Of images, those of one channel, and of one place.
+        let images = self.windows.filter(|_| side == 1);
+        let (rows, columns) = match images {
+            Some([n, y, x, channels]) if self.turned[1] => (n * y * x, channels),
+            Some([n, y, x, channels]) => (channels, n * y * x),
+            None if side == 0 => (m, k),
+            None => (k, n),
         };
         let mut made: Vec<f32> = noise(self.elems(side), 10 * kind + side as u32)
             .map(|x| {
@@ -359,7 +364,7 @@ impl Trial {
             // What is huge on one side is tiny on the other, step by step of K; or rows and columns have sizes.
             for (i, x) in made.iter_mut().enumerate() {
                 let within = i % (rows * columns);
-                let (row, column) = match self.turned[side] != images {
+                let (row, column) = match self.turned[side] != images.is_some() {
                     true => (within % rows, within / rows),
                     false => (within / columns, within % columns),
                 };

@@ -12,17 +12,29 @@ use crate::{Result, Tensor, record, table};
 /// Elements of a vector.
 const VECTOR: usize = 4;
 
-/// Whether a convolution goes this way. What sees single elements is a product of vectors as it lies.
+/// Rows of a product with windows from which f32 goes this way: an H200 took 0.22 to 0.24 ms in place of 0.28 to 0.34
+/// for products of ResNet-18 with 128 to 512 rows, but 0.42 in place of 0.31 with 64, whose columns' largest numbers take
+/// as long to find as the product.
+const ROWS: usize = 128;
+
+/// Whether a product of factors `[x, w]` of `rows` rows goes this way; of none, where what windows hold lies beside
+/// it. What sees single elements is a product of vectors as it lies.
 #[track_caller]
 pub(super) fn suits(
-    x: Tensor,
+    factors: [Tensor; 2],
+    rows: Option<usize>,
     groups: usize,
     kernel: &[usize],
     step: &[usize],
     widths: &[(isize, isize)],
 ) -> Result<bool> {
     let windows = kernel.iter().chain(step).any(|n| *n > 1) || widths.iter().any(|w| *w != (0, 0));
-    Ok(groups == 1 && windows && table::lock(x.context)?.backend.caps().allows(Fast::ChannelsLast))
+    if groups != 1 || !windows {
+        return Ok(false);
+    }
+    let halves = factors[0].try_out()?.dtype.is_half() && factors[1].try_out()?.dtype.is_half();
+    let pays = halves || rows.is_some_and(|rows| rows >= ROWS);
+    Ok(pays && table::lock(factors[0].context)?.backend.caps().allows(Fast::ChannelsLast))
 }
 
 /// `x`, or the halves of which it is the same numbers as f32: so they are stored.

@@ -134,7 +134,7 @@ fn product(
     let weight = w.try_out()?.shape;
     let axes = weight.rank() - 3;
     let (groups, m) = (weight[0], weight[1]);
-    if channels_last::suits(x, groups, &weight.dims()[3..], step, widths)? {
+    if channels_last::suits([x, w], Some(m), groups, &weight.dims()[3..], step, widths)? {
         return channels_last::product(x, widths, w, step, dilation);
     }
     let (x, w) = (wide(x.try_pad(widths, 0.0)?)?, wide(w)?);
@@ -192,7 +192,7 @@ impl Spec {
         let (kernel, widths) = (self.each(|a| a.kernel), self.widths());
         let (stride, dilation) = (self.each(|a| a.stride), self.each(|a| a.dilation));
         let (groups, m) = (self.groups, out[1] / self.groups);
-        if channels_last::suits(x, groups, &kernel, &stride, &widths)? {
+        if channels_last::suits([x, g], None, groups, &kernel, &stride, &widths)? {
             return channels_last::weight(x, &widths, g, &kernel, &stride, &dilation);
         }
         let (x, g) = (wide(x.try_pad(&widths, 0.0)?)?, wide(g)?);
@@ -272,7 +272,8 @@ impl Spec {
         let (g, mut w) = (narrow(g)?, self.grouped(narrow(w)?)?);
         let (n, c) = (g.try_out()?.shape[0], w.try_out()?.shape[2]);
         // Of stored values laid out for it, one product is the faster however many zeros it multiplies.
-        let together = channels_last::suits(g, self.groups, &self.each(|a| a.stride), &[], &[])?;
+        let strides = self.each(|a| a.stride);
+        let together = channels_last::suits([g, w], Some(c), self.groups, &strides, &[], &[])?;
         if self.parted(c) && !together {
             return self.operand_by_phases(g, w);
         }

@@ -40,7 +40,12 @@ fn split_attention_on_emulated_units() {
         let off = heads.off_as(&gpu, &with_units(&gpu), false, |lowered| {
             // Nothing is left to the tiles.
             lowered.launches.retain(|l| l.on != On::Marked);
-            assert!(lowered.launches.iter().any(|l| l.on == On::Units(Fast::SplitAttention)));
+            assert!(
+                lowered
+                    .launches
+                    .iter()
+                    .any(|l| matches!(l.on, On::Units(t) if t.path == Fast::SplitAttention))
+            );
             emulated(lowered);
         });
         assert_eq!(off.unwrap(), None, "{adapter}");

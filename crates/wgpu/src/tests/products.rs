@@ -6,6 +6,7 @@ use super::on_every_adapter;
 use crate::Gpu;
 use crate::choose::{Direct, Product, Stream, Tile, Units, in_parts};
 use crate::emit::emulated;
+use crate::launch::Trusted;
 use crate::matrices::{Trial, fault};
 
 fn kernels(caps: &Caps) -> Vec<Product> {
@@ -46,7 +47,7 @@ fn every_kernel_multiplies() {
                 }
                 let dtype = [DType::F32, DType::F16, DType::BF16][(i + p) % 3];
                 let sizes = if (i + p / 3) % 2 == 0 { [2, 37, 21, 133] } else { [1, 16, 64, 96] };
-                let trial = Trial { sizes, turned, windows: false, dtype };
+                let trial = Trial { sizes, turned, windows: None, dtype };
                 let wrong = trial.inexact(|factors| trial.run(&gpu, product, factors)).unwrap();
                 assert_eq!(wrong, None, "{adapter}: {product:?} {trial:?}");
             }
@@ -59,7 +60,10 @@ fn units_multiply_where_an_adapter_has_them() {
     on_every_adapter(|adapter, gpu| {
         for path in [Fast::CooperativeMatmul, Fast::SplitMatmul] {
             if gpu.caps().cooperative && gpu.caps().allows(path) {
-                assert_eq!(fault(&gpu, path).unwrap(), None, "{adapter}: {path}");
+                for windows in [false, true] {
+                    let trusted = Trusted { path, windows };
+                    assert_eq!(fault(&gpu, trusted).unwrap(), None, "{adapter}: {trusted:?}");
+                }
             }
         }
         let without = Gpu::open_with(adapter, |caps| {
@@ -86,7 +90,7 @@ fn split_products_on_emulated_units() {
             ([1, 61, 35, 64], [false, true], 1),
         ] {
             let product = in_parts(Product::Split(units, plain), splits);
-            let trial = Trial { sizes, turned, windows: false, dtype: DType::F32 };
+            let trial = Trial { sizes, turned, windows: None, dtype: DType::F32 };
             let wrong = trial.off(|factors| trial.run_as(&gpu, product, factors, emulated)).unwrap();
             assert_eq!(wrong, None, "{adapter}: {turned:?}");
         }
@@ -102,15 +106,18 @@ fn windows_on_emulated_units() {
             return;
         }
         let gpu = Gpu::open_with(adapter, |caps| caps.half_factors = true).unwrap();
-        for (turned, splits, split) in
-            [(false, 1, false), (true, 3, false), (false, 2, true), (true, 1, true)]
-        {
+        // Places that end with a step of K, and that do not.
+        let images = [[2, 9, 10, 12], [2, 10, 10, 12]];
+        let forms = [(false, 1, false), (true, 3, false), (false, 2, true), (true, 1, true)];
+        let more = [(true, 1, false), (true, 2, false)];
+        let forms = forms.map(|form| (images[0], form)).into_iter().chain(more.map(|form| (images[1], form)));
+        for (images, (turned, splits, split)) in forms {
             let units = Units { bm: 64, bn: 64, bk: 32, wm: 32, wn: 32, splits, split };
             let (product, dtype) = match split {
                 false => (Product::Units(units), DType::F16),
                 true => (in_parts(Product::Split(units, plain), splits), DType::F32),
             };
-            let trial = Trial::of_windows(35, turned, dtype);
+            let trial = Trial::of_windows(images, 35, turned, dtype);
             let run = |factors: [&[u8]; 2]| trial.run_as(&gpu, product, factors, emulated);
             let wrong = if split { trial.off(run) } else { trial.inexact(run) };
             assert_eq!(wrong.unwrap(), None, "{adapter}: {trial:?}");

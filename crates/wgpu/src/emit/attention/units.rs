@@ -17,7 +17,7 @@ use wgrad_graph::{Fast, Result};
 use super::super::kernel::Kernel;
 use super::{Goal, Marks, ROWS, Site, Touch};
 use crate::choose::{self, Strips};
-use crate::launch::{Launch, On};
+use crate::launch::{Launch, On, Trusted};
 
 /// Rows of a matrix.
 const EDGE: usize = 16;
@@ -179,7 +179,8 @@ impl<'s, 'a> Units<'s, 'a> {
 
     pub(super) fn launch(&self, at: [usize; 3], grid: [u32; 3], flops: u64, marks: Marks) -> Result<Launch> {
         let mut k = Kernel::new(self.site.cx);
-        k.on = On::Units(if self.site.split { Fast::SplitAttention } else { Fast::CooperativeAttention });
+        let path = if self.site.split { Fast::SplitAttention } else { Fast::CooperativeAttention };
+        k.on = On::Units(Trusted { path, windows: false });
         k.ordered = true;
         self.site.note(self.goal, &mut k);
         if self.site.split {

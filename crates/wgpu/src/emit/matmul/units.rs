@@ -10,7 +10,7 @@ use super::super::pointwise::XYZW;
 use super::scales::Scales;
 use super::{Piece, Side, Tiles, ending, split};
 use crate::choose::Units;
-use crate::launch::{Launch, On};
+use crate::launch::{Launch, On, Trusted};
 
 /// Invocations of a subgroup.
 pub(super) const LANES: u32 = 32;
@@ -95,16 +95,49 @@ impl Rows<'_> {
         out
     }
 
+    /// Steps of K of which an invocation loads something at a time.
+    fn steps(&self) -> u32 {
+        match (self.side.along_k, self.vector) {
+            (true, true) => 1,
+            (true, false) => 4,
+            (false, _) => self.units(),
+        }
+    }
+
+    /// Whether what steps of K add to addresses stands in workgroup memory, computed a step of the loop ahead by one
+    /// invocation each: where they are digits, whose divisions cost as much as the products do.
+    fn tabled(&self) -> bool {
+        !self.side.along_k && self.side.k.len() > 1
+    }
+
+    /// The part of the table at `slot` filled for the steps from `from` on.
+    fn table(&self, tiles: &Tiles<'_>, k: &mut Kernel<'_>, from: &str, slot: &str) -> String {
+        let name = self.side.name;
+        let mut out = format!("if (lane < {}u) {{\nlet kt = min({from} + lane, end - 1u);\n", self.bk);
+        let offset = tiles.term(k, self.side, true, &format!("{name}t"), "kt", &mut out);
+        let _ = writeln!(out, "t{name}k[{slot} + lane] = {offset};\n}}");
+        out
+    }
+
+    /// [`Rows::depths`] from the table at `slot`.
+    fn depths_at(&self, slot: &str) -> String {
+        let name = self.side.name;
+        let mut out = String::new();
+        for i in 0..self.steps() {
+            let beside = format!("{name}slow + {}u", i * self.apart());
+            if !self.whole {
+                let _ = writeln!(out, "let {name}in{i} = (kn + {beside}) < end;");
+            }
+            let _ = writeln!(out, "let {name}k{i} = t{name}k[{slot} + {beside}];");
+        }
+        out
+    }
+
     /// What steps of K add to addresses, and whether they are before the end: `{name}k{i}`, `{name}in{i}`.
     pub(super) fn depths(&self, tiles: &Tiles<'_>, k: &mut Kernel<'_>) -> String {
         let name = self.side.name;
         let mut out = String::new();
-        let count = match (self.side.along_k, self.vector) {
-            (true, true) => 1,
-            (true, false) => 4,
-            (false, _) => self.units(),
-        };
-        for i in 0..count {
+        for i in 0..self.steps() {
             let beside = if self.side.along_k {
                 format!("{name}f + {i}u")
             } else {
@@ -187,7 +220,10 @@ impl Tiles<'_> {
         let wide_warps = bn / wn;
         let wg = warps(&units) * LANES;
         let mut k = Kernel::new(self.cx);
-        k.on = On::Units(if split { Fast::SplitMatmul } else { Fast::CooperativeMatmul });
+        k.on = On::Units(Trusted {
+            path: if split { Fast::SplitMatmul } else { Fast::CooperativeMatmul },
+            windows: self.sides.iter().any(|side| side.k.len() > 1 && side.mn.len() > 1),
+        });
         k.ordered = !split;
         let wide = self.note(&mut k, splits, !split);
         let scales = Scales::new(self, [bm, bn], splits);
@@ -242,10 +278,20 @@ impl Tiles<'_> {
             let kn = if whole { format!("min(k0 + {bk}u, end - {bk}u)") } else { format!("k0 + {bk}u") };
             let _ = writeln!(first, "{{\nlet kn = begin;");
             let _ = writeln!(next, "{{\nlet kn = {kn};");
+            let mut tables = String::new();
             for row in &rows {
                 let (name, depths) = (row.side.name, row.depths(self, &mut k));
                 first.push_str(&depths);
-                next.push_str(&depths);
+                if row.tabled() {
+                    let _ = writeln!(shared, "var<workgroup> t{name}k: array<u32, {}>;", 2 * bk);
+                    start.push_str(&row.table(self, &mut k, &format!("begin + {bk}u"), "0u"));
+                    let _ = writeln!(next, "let {name}at = (k0 - begin) % {}u;", 2 * bk);
+                    next.push_str(&row.depths_at(&format!("{name}at")));
+                    let other = format!("{bk}u - {name}at");
+                    tables.push_str(&row.table(self, &mut k, &format!("kn + {bk}u"), &other));
+                } else {
+                    next.push_str(&depths);
+                }
                 for i in 0..row.units() {
                     let _ = writeln!(start, "var w{name}{i} = vec4<f16>();");
                     let load = format!("w{name}{i} = {};\n", row.load(&k, i));
@@ -254,6 +300,8 @@ impl Tiles<'_> {
                     let _ = writeln!(stage, "t{name}[{}] = w{name}{i};", row.slot(i));
                 }
             }
+            // After the loads: drivers wait for those before a branch.
+            next.push_str(&tables);
             first.push_str("}\n");
             next.push_str("}\n");
             multiply = half_multiply(&units, &rows);

@@ -86,6 +86,8 @@ fn convolutions_of_vectors_run_on_units() {
             assert_eq!(before, if gradient { 1 } else { 2 }, "{dtype} {gradient}");
             let [text] = &texts[..] else { panic!("{} products of {dtype}, {gradient}", texts.len()) };
             assert!((0..2).all(|b| text.contains(&format!("b{b}: {vector}"))), "{text}");
+            // Places are digits of K: their divisions are done once a step, not by every invocation for each vector.
+            assert_eq!(text.contains("tbk[bat + "), gradient && dtype == DType::F16, "{text}");
         }
     }
 }
