@@ -135,7 +135,12 @@ fn main() -> ExitCode {
     }
     trials.extend(table::trials(subjects));
     trials.extend(golden::trials());
-    let names: BTreeSet<String> = trials.iter().map(|t| t.name().to_owned()).collect();
+    let mut names = BTreeSet::new();
+    let twice: Vec<String> =
+        trials.iter().map(|t| t.name().to_owned()).filter(|name| !names.insert(name.clone())).collect();
+    trials.push(trial("house::names_are_distinct".to_owned(), move || {
+        assert!(twice.is_empty(), "what runs by name would pass over one of two: {twice:?}");
+    }));
     let same = names.clone();
     trials.push(trial("numerics::names_are_tests".to_owned(), move || numerics::names_are_tests(&names)));
     trials.push(trial("regressions::faults_are_tried".to_owned(), move || {

@@ -24,7 +24,7 @@ fn plain() -> Vec<Case> {
     vec![
         one("sum", |x| x.sum(1)),
         one("sum two axes", |x| x.sum([0, -1])),
-        one("sum all", |x| x.sum(..)),
+        one("sum every axis", |x| x.sum(..)),
         one("sum none", |x| x.sum([])),
         one("sum_all", |x| x.sum_all()),
         one("sum_to", |x| x.sum_to([5, 1])),

@@ -21,7 +21,7 @@ use crate::pipeline::{DIMS, data, loss, model};
 crate::suite![
     plain: a_replica_that_panics_ends_the_step, a_rank_that_stands_still_is_not_waited_for,
         ranks_that_do_different_things_are_told, no_thread_is_left;
-    device: a_failing_device_leaves_all_weights, a_device_lost_in_a_collective
+    device: a_failing_device_leaves_all_replicas, a_device_lost_in_a_collective
 ];
 
 /// A line of one stage: a split block, before which `f` is run with the replica's and the shard's number.
@@ -149,7 +149,7 @@ fn no_thread_is_left() {
 }
 
 /// Fails the n-th call of each kind on one place, for all n until the step passes.
-fn a_failing_device_leaves_all_weights(subject: &Subject) {
+fn a_failing_device_leaves_all_replicas(subject: &Subject) {
     let calls = [
         (Call::Submit, ErrorKind::OutOfMemory),
         (Call::Read, ErrorKind::OutOfMemory),
