@@ -13,8 +13,8 @@ use crate::{Result, Tensor, record, table};
 const VECTOR: usize = 4;
 
 /// Rows of a product with windows from which f32 goes this way: an H200 took 0.22 to 0.24 ms in place of 0.28 to 0.34
-/// for products of ResNet-18 with 128 to 512 rows, but 0.42 in place of 0.31 with 64, whose columns' largest numbers take
-/// as long to find as the product.
+/// for products of ResNet-18 with 128 to 512 rows, but 0.42 in place of 0.31 with 64, presumably since the largest numbers
+/// of columns take as long to find as the product.
 const ROWS: usize = 128;
 
 /// Whether a product of factors `[x, w]` of `rows` rows goes this way; of none, where what windows hold lies beside
