@@ -9,11 +9,12 @@ use wgrad_graph::Kind;
 
 use crate::Subject;
 use crate::devices::oracle;
+use crate::table::full;
 
 crate::suite![
     plain: refused, forms_agree_on_bits;
     device: tail, output_padding, groups_and_stride, dilation, offset_kernel, outer_product, infinite,
-        last_pixel, empty_batch, windows_are_not_stored, channels_last
+        last_pixel, empty_batch, windows_are_not_stored, channels_last, random_convolutions
 ];
 
 fn floats(p: &Pass, dims: &[usize], elems: &[f32]) -> Tensor {
@@ -308,14 +309,44 @@ fn channels_last(on: &Subject) {
         ([2, 5, 6, 9], [130, 5, 3, 3], s1),
         ([2, 131, 8, 6], [3, 131, 3, 3], Conv { stride: [2; 2], ..s1 }),
     ];
-    let made = |ctx: &Context, (x, w, how): &([usize; 4], [usize; 4], Conv<2>), dtype: DType| {
+    let all = [(DType::F16, 4e-3), (DType::F32, 1e-5), (DType::BF16, 3e-2)];
+    for (x, w, how) in cases {
+        for (dtype, tolerance) in &all[..if on.is_slow() { 1 } else { 3 }] {
+            agree(&ctx, &Case { x, w, how, dtype: *dtype, layout: 0 }, *tolerance);
+        }
+    }
+    if on.is_vulkan() {
+        halves_stay_halves(on);
+    }
+}
+
+/// A convolution to compare with the oracle's.
+#[derive(Debug)]
+struct Case {
+    x: [usize; 4],
+    w: [usize; 4],
+    how: Conv<2>,
+    dtype: DType,
+    /// How the operand lies: as it is, with its axes turned, or every other element of a larger one.
+    layout: usize,
+}
+
+impl Case {
+    /// The result, the three gradients, and the gradients of their size.
+    fn run(&self, ctx: &Context) -> Vec<Vec<f64>> {
         ctx.pass(|p| {
             let given = |dims: &[usize], by: f32| {
                 let n: usize = dims.iter().product();
-                floats(p, dims, &(0..n).map(|i| (i as f32 * by).sin()).collect::<Vec<_>>()).cast(dtype)
+                floats(p, dims, &(0..n).map(|i| (i as f32 * by).sin()).collect::<Vec<_>>()).cast(self.dtype)
             };
-            let (x, w, b) = (given(x, 0.37), given(w, 0.61), given(&w[..1], 0.83));
-            let y = x.conv2d(w, Some(b), *how);
+            let [n, c, h, w] = self.x;
+            let x = match self.layout {
+                0 => given(&self.x, 0.37),
+                1 => given(&[h, w, n, c], 0.37).permute([2, 3, 0, 1]),
+                _ => given(&[n, c + 1, 2 * h, w], 0.37).narrow(1, 1, c).slice_step(2, 1.., 2),
+            };
+            let (w, b) = (given(&self.w, 0.61), given(&self.w[..1], 0.83));
+            let y = x.conv2d(w, Some(b), self.how);
             let d = vjp(&[y], &[given(y.shape().dims(), 0.29)], &[x, w, b])?;
             // The gradient of the gradients' size meets each rule once more.
             let twice = grad((d[0].square().sum(..) + d[1].square().sum(..)) * 0.01, &[x, w])?;
@@ -324,22 +355,52 @@ fn channels_last(on: &Subject) {
             all.iter().map(|y| y.to_vec::<f64>()).collect::<wgrad::Result<Vec<_>>>()
         })
         .unwrap()
-    };
-    let all = [(DType::F16, 4e-3), (DType::F32, 1e-5), (DType::BF16, 3e-2)];
-    for (at, case) in cases.iter().enumerate() {
-        for (dtype, tolerance) in &all[..if on.is_slow() { 1 } else { 3 }] {
-            let (got, want) = (made(&ctx, case, *dtype), made(&oracle(), case, *dtype));
-            for (which, (got, want)) in got.iter().zip(&want).enumerate() {
-                assert_eq!(got.len(), want.len());
-                let scale = want.iter().fold(1e-30_f64, |m, w| m.max(w.abs()));
-                for (g, w) in got.iter().zip(want) {
-                    assert!((g - w).abs() <= tolerance * scale, "case {at}, {dtype}, {which}: {g}, not {w}");
-                }
-            }
+    }
+}
+
+fn agree(ctx: &Context, case: &Case, tolerance: f64) {
+    for (which, (got, want)) in case.run(ctx).iter().zip(&case.run(&oracle())).enumerate() {
+        assert_eq!(got.len(), want.len());
+        let scale = want.iter().fold(1e-30_f64, |m, w| m.max(w.abs()));
+        for (g, w) in got.iter().zip(want) {
+            assert!((g - w).abs() <= tolerance * scale, "{case:?}, {which}: {g}, not {w}");
         }
     }
-    if on.is_vulkan() {
-        halves_stay_halves(on);
+}
+
+/// Convolutions of random sizes, with every path and as the device takes them by itself.
+fn random_convolutions(on: &Subject) {
+    if on.is_oracle() {
+        return;
+    }
+    let all = Context::new(on.lowered(|caps| caps.off = Off::default())).unwrap();
+    let own = on.context();
+    let mut seed = 41_u64;
+    let mut draw = |from: usize, to: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        from + (seed >> 33) as usize % (to + 1 - from)
+    };
+    let count = if on.is_slow() { 3 } else { [24, 200][usize::from(full())] };
+    let mut tried = 0;
+    while tried < count {
+        let groups = [1, 1, 1, 2, 3][draw(0, 4)];
+        // As few as are no vector, and rows enough for f32.
+        let [c, m] = [0; 2].map(|_| if draw(0, 5) == 0 { 126 / groups + draw(0, 9) } else { draw(1, 9) });
+        let (padding, dilation) = ([draw(0, 3), draw(0, 3)], [draw(1, 2), draw(1, 2)]);
+        let how = Conv { stride: [draw(1, 3), draw(1, 3)], padding: padding.into(), dilation, groups };
+        let x = [draw(1, 4), c * groups, draw(1, 12), draw(1, 12)];
+        let w = [m * groups, c, draw(1, 4), draw(1, 4)];
+        let half = draw(0, 1) == 0;
+        let (dtype, tolerance) = if half { (DType::F16, 4e-3) } else { (DType::F32, 1e-5) };
+        let fits = |axis: usize| x[2 + axis] + 2 * padding[axis] > (w[2 + axis] - 1) * dilation[axis];
+        if !fits(0) || !fits(1) {
+            continue;
+        }
+        let case = Case { x, w, how, dtype, layout: draw(0, 2) };
+        for ctx in [&all, &own] {
+            agree(ctx, &case, tolerance);
+        }
+        tried += 1;
     }
 }
 
