@@ -4,16 +4,17 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use wgrad::{DType, HostTensor, Pass, Tensor, grad};
+use wgrad::{Context, DType, HostTensor, Pass, Tensor, grad};
 use wgrad_graph::{Binary, Unary};
 
 use crate::Subject;
+use crate::devices::oracle;
 use crate::ops::{Make, floats, near, run};
 
 crate::suite![
     plain: ;
     device: unary_rows, binary_rows, integer_rows, saturated_functions, softmax_of_far_logits,
-        spread_of_a_large_mean, signs_of_zero, choices_let_nothing_through, sums_of_nothing,
+        spread_of_a_large_mean, signs_of_zero, choices_let_nothing_through, sums_of_nothing, loops_in_loops,
 ];
 
 const INF: f32 = f32::INFINITY;
@@ -322,4 +323,45 @@ fn sums_of_nothing(on: &Subject) {
             Ok(())
         })
         .unwrap();
+}
+
+/// llvmpipe leaves all loops of an invocation after 65,535 rounds, those of functions that a step calls among them:
+/// 64 for each quotient of i64. What runs along many elements takes fewer with each lane.
+fn loops_in_loops(on: &Subject) {
+    if on.is_oracle() || on.is_slow() {
+        return;
+    }
+    type Made = fn(Tensor) -> Tensor;
+    // Quotients in rows, in columns and in one sum, whose state is a word or not; and a state of two words alone.
+    let cases: [(&str, &[usize], Made); 9] = [
+        ("few words", &[1020], |x| (x.remainder(7).cast(DType::F32) * 0.25).sum(..)),
+        ("words", &[2048], |x| (x.remainder(7).cast(DType::F32) * x.cast(DType::F32).sin()).sum(..)),
+        ("quotients", &[3000], |x| (x.floor_div(5) - x / 3).cast(DType::F32).sum(..)),
+        ("pairs", &[100_000], |x| x.remainder(7).sum(..)),
+        ("columns", &[1500, 300], |x| x.remainder(7).cast(DType::F32).sum(0)),
+        ("four columns", &[700, 512], |x| x.remainder(7).cast(DType::F32).max(0)),
+        ("rows", &[300, 1500], |x| x.remainder(7).cast(DType::F32).sum(1)),
+        ("row programs", &[3, 9000], |x| x.remainder(7).cast(DType::F32).softmax(1)),
+        ("a state of two words", &[600_000], |x| x.sum(..)),
+    ];
+    let run = |ctx: &Context, dims: &[usize], made: Made| {
+        ctx.pass(|p| {
+            let n: usize = dims.iter().product();
+            let elems: Vec<i64> = (0..n as i64).map(|i| i * 7919 % 100_003).collect();
+            made(p.input(HostTensor::new(dims, &elems)?)?).to_vec::<f64>()
+        })
+        .unwrap()
+    };
+    let few = Context::new(on.lowered(|caps| caps.max_buffers = 4)).unwrap();
+    let mut wrong = Vec::new();
+    for (name, dims, made) in cases {
+        let want = run(&oracle(), dims, made);
+        let scale = want.iter().fold(1e-9_f64, |m, x| m.max(x.abs()));
+        for ctx in [&on.context(), &few] {
+            let got = run(ctx, dims, made);
+            let off = got.iter().zip(&want).find(|(g, w)| (*g - *w).abs() > 1e-5 * scale);
+            wrong.extend(off.map(|off| (name, off.0.to_owned(), off.1.to_owned())));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
 }

@@ -55,6 +55,19 @@ pub(crate) fn rounds(caps: &Caps) -> usize {
     if software(caps) { 60_000 } else { usize::MAX }
 }
 
+/// Most steps of a loop that an invocation may take, of which each calls functions with loops of `inner` rounds.
+pub(crate) fn steps(inner: usize, caps: &Caps) -> usize {
+    // A step is two rounds at most.
+    (rounds(caps) / (2 + inner)).max(1)
+}
+
+/// Lanes that share `count` such steps, in one workgroup: the fewest that come to an end. `None`: no workgroup does.
+pub(crate) fn sharing(count: usize, inner: usize, state_bytes: usize, caps: &Caps) -> Option<u32> {
+    let room = caps.max_invocations.min(fitting(caps.shared_bytes / state_bytes.max(1)));
+    let most = steps(inner, caps);
+    (0..=room.ilog2()).map(|power| 1 << power).find(|lanes| count.div_ceil(*lanes as usize) <= most)
+}
+
 /// Invocations in a workgroup of kernels without workgroup memory.
 pub(crate) fn pointwise_workgroup(caps: &Caps) -> u32 {
     // 256 hides latency on GPUs; on CPUs a workgroup is the unit of threading, and small ones spread.
@@ -121,13 +134,14 @@ impl Lanes {
 
 /// Lanes for `results` reductions over `length` elements each. `rows`: neighbours in memory are
 /// neighbours of one reduction. `state_bytes`: accumulators of one lane. `quads`: a lane takes four
-/// neighbours at a time.
+/// neighbours at a time. `inner`: rounds of the loops in functions that a step calls.
 pub(crate) fn lanes(
     results: usize,
     length: usize,
     rows: bool,
     state_bytes: usize,
     quads: bool,
+    inner: usize,
     caps: &Caps,
 ) -> Lanes {
     let wg = 256.min(caps.max_invocations).min(fitting(caps.shared_bytes / state_bytes.max(1)));
@@ -137,8 +151,7 @@ pub(crate) fn lanes(
         // A barrier is a switch of coroutines for every invocation: never worth it. Few results are
         // cut into lanes that each hand on a state of their own, 32 workgroups at most.
         let wg = 64.min(caps.max_invocations);
-        // A step is two rounds at most.
-        let most = rounds(caps) / 2;
+        let most = steps(inner, caps);
         if (results >= 256 || length < 1024) && length <= most {
             return serial(wg);
         }
@@ -146,7 +159,7 @@ pub(crate) fn lanes(
         if !caps.allows(Fast::SplitReductions) && least == 1 {
             return serial(wg);
         }
-        let wanted = (2048 / results.max(1)).max(least).clamp(1, length / 64) as u32;
+        let wanted = (2048 / results.max(1)).clamp(1, (length / 64).max(1)).max(least) as u32;
         // Each lane runs along a stretch of its own: what one vector of lanes reads at a time would come from 8 places
         // of a page anyway, and so each place is a line that is read to its end. A sum of 2^22 floats takes a fifth of
         // what lanes take that share a stretch.
@@ -208,6 +221,8 @@ pub(crate) struct RowWork {
     pub(crate) words: usize,
     /// Bytes of the text of a unit.
     pub(crate) point_bytes: usize,
+    /// Rounds of the loops in functions that a unit calls.
+    pub(crate) inner: usize,
 }
 
 /// Whether `y` lanes of a row meet by what subgroups tell each other.
@@ -219,23 +234,24 @@ pub(crate) fn row_subgroups(y: u32, caps: &Caps) -> bool {
     !software(caps) && caps.allows(Fast::Subgroups) && known && few
 }
 
-/// Lanes for a row program.
-pub(crate) fn row_lanes(work: &RowWork, caps: &Caps) -> RowLanes {
-    let RowWork { rows, units, levels, together, state_bytes, words, point_bytes } = *work;
+/// Lanes for a row program; `None`: no workgroup comes to the end of a row.
+pub(crate) fn row_lanes(work: &RowWork, caps: &Caps) -> Option<RowLanes> {
+    let RowWork { rows, units, levels, together, state_bytes, words, point_bytes, inner } = *work;
     if software(caps) {
         // A barrier is a switch of coroutines for every invocation: one invocation a row, as long as it comes to
         // an end. Workgroups are what threads share, vectors of 8 what a core takes at once.
         let x = (rows / 8).next_power_of_two().clamp(8, 64.min(caps.max_invocations as usize)) as u32;
-        if units * levels <= rounds(caps) / 2 {
-            return RowLanes { x, y: 1, inner: true, held: 0 };
+        if units * levels <= steps(inner, caps) {
+            return Some(RowLanes { x, y: 1, inner: true, held: 0 });
         }
-        return RowLanes { x: 1, y: 64.min(caps.max_invocations), inner: true, held: 0 };
+        let y = sharing(units * levels, inner, state_bytes, caps)?.max(64.min(caps.max_invocations));
+        return Some(RowLanes { x: 1, y, inner: true, held: 0 });
     }
     let room = caps.max_invocations.min(fitting(caps.shared_bytes / state_bytes.max(1)));
     if !together {
         // 32 rows read a whole line together.
         let x = 32.min(room);
-        return RowLanes { x, y: (256.min(room) / x).max(1), inner: false, held: 0 };
+        return Some(RowLanes { x, y: (256.min(room) / x).max(1), inner: false, held: 0 });
     }
     // Lanes hold up to 4 units, so that as many loads are under way at once; the largest workgroup up to 8, where it
     // is that or reading a row again. 64 words a lane leave room for what is computed, and the text of all
@@ -252,11 +268,11 @@ pub(crate) fn row_lanes(work: &RowWork, caps: &Caps) -> RowLanes {
     let x = (256.min(room) / y).max(1);
     let held = units.div_ceil(y as usize);
     if held <= 8 && fits(held) {
-        return RowLanes { x, y, inner: true, held: held as u32 };
+        return Some(RowLanes { x, y, inner: true, held: held as u32 });
     }
     // Few rows: all lanes that a multiprocessor takes for one; else two workgroups share it.
     let y = if rows < 264 { room } else { 512.min(room) };
-    RowLanes { x: 1, y, inner: true, held: 0 }
+    Some(RowLanes { x: 1, y, inner: true, held: 0 })
 }
 
 fn split(groups: usize, length: usize, least: usize, full: usize, caps: &Caps) -> u32 {

@@ -502,3 +502,19 @@ pub(super) fn cast(from: DType, to: DType, x: &str) -> String {
         _ => x.to_owned(),
     }
 }
+
+/// Rounds of the loops that a point of `body` takes in functions, the end of each among them.
+pub(super) fn loop_rounds(body: &Body) -> usize {
+    let rounds = |(expr, dtype): &(Expr, DType)| match (expr, dtype) {
+        (Expr::Random { .. }, _) => 11,
+        (Expr::Binary { op: Binary::Pow, .. }, DType::I64) => 64,
+        (Expr::Binary { op: Binary::Pow, .. }, DType::I32 | DType::U32) => 33,
+        // Floor division takes a quotient and a remainder of its own.
+        (Expr::Binary { op: Binary::FloorDiv, .. }, DType::I64) => 130,
+        (Expr::Binary { op: Binary::Div | Binary::DivZero | Binary::Rem | Binary::Fmod, .. }, DType::I64) => {
+            65
+        }
+        _ => 0,
+    };
+    body.exprs.iter().map(rounds).sum()
+}

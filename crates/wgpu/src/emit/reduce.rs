@@ -5,9 +5,9 @@ mod columns;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use wgrad_graph::{Caps, ErrorKind, Expr, ExprId, Fast, Index, IndexId, Result, View};
+use wgrad_graph::{Caps, ErrorKind, Expr, ExprId, Fast, Index, IndexId, Result, View, bail};
 
-use super::body::{Printer, Space, reach};
+use super::body::{Printer, Space, loop_rounds, reach};
 use super::index::{Along, along, along_axis};
 use super::kernel::{Cx, Kernel, Touch, recast};
 use super::pointwise::XYZW;
@@ -81,17 +81,30 @@ pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     let results = kernel.results;
     let quads = kernel.each == 1 && cx.caps.allows(Fast::Quads) && kernel.quads();
     let bytes = kernel.states.bytes();
-    let lanes = choose::lanes(results, length, kernel.rows(), bytes, quads, cx.caps);
+    // Points of a step; each calls what the body calls.
+    let at_once = if quads { 4 } else { kernel.each };
+    let inner = at_once * loop_rounds(&group.body);
+    let lanes = choose::lanes(results, length, kernel.rows(), bytes, quads, inner, cx.caps);
     let lanes = choose::bands(lanes, kernel.line_bytes(), length, cx.caps);
+    let steps = if quads { length / 4 } else { length };
     // Scratch memory holds states that are words.
     let alone = |lanes: Lanes| {
-        let y = lanes.y.min(if choose::software(cx.caps) { 1 } else { lanes.y });
-        Lanes { splits: 1, tree: true, y, ..lanes }
+        let lanes = Lanes { splits: 1, tree: true, ..lanes };
+        if !choose::software(cx.caps) {
+            return Ok(lanes);
+        }
+        match choose::sharing(steps, inner, bytes, cx.caps) {
+            Some(1) => Ok(Lanes { y: 1, ..lanes }),
+            Some(y) => Ok(Lanes { x: 1, y, inner: true, ..lanes }),
+            None => {
+                bail!(Limit, "reduce", "{length} elements are more than a loop of {} counts", cx.caps.name)
+            }
+        }
     };
-    let lanes = if kernel.states.words() { lanes } else { alone(lanes) };
+    let lanes = if kernel.states.words() { lanes } else { alone(lanes)? };
     match kernel.launches(lanes, quads) {
         // The scratch binding may be the one too many.
-        Err(e) if e.kind() == ErrorKind::Limit && lanes.parts() > 1 => kernel.launches(alone(lanes), quads),
+        Err(e) if e.kind() == ErrorKind::Limit && lanes.parts() > 1 => kernel.launches(alone(lanes)?, quads),
         done => done,
     }
 }

@@ -11,7 +11,7 @@ use wgrad_graph::{
     AccKind, Binary, DType, Expr, ExprId, Fast, IndexId, Reduce, Result, RowStage, Store, bail,
 };
 
-use super::body::{Printer, Space};
+use super::body::{Printer, Space, loop_rounds};
 use super::index::{Along, along};
 use super::kernel::{Cx, Kernel, Touch, wgsl_type};
 use super::states::neutral;
@@ -24,7 +24,9 @@ pub(super) use sums::pair;
 
 pub(super) fn lower(cx: Cx<'_>) -> Result<Lowered> {
     let Some(mut program) = Rows::of(cx)? else { return Ok(Lowered::default()) };
-    let lanes = program.lanes();
+    let Some(lanes) = program.lanes() else {
+        bail!(Limit, "row", "{} elements are more than a loop of {} counts", program.length, cx.caps.name);
+    };
     program.hold(&lanes);
     Ok(Lowered { launches: vec![program.launch(&lanes)?], scratch_bytes: 0 })
 }
@@ -253,7 +255,7 @@ impl<'a> Rows<'a> {
         unit(self.outer()..group.dims.len()) || !unit(0..self.outer())
     }
 
-    fn lanes(&self) -> RowLanes {
+    fn lanes(&self) -> Option<RowLanes> {
         let word = |ty: &str| if ty == "vec2<u32>" { 2 } else { 1 };
         let state_bytes = self.accs.iter().map(|(_, ty)| 4 * word(ty)).sum();
         let each = if self.quads { 4 } else { 1 };
@@ -268,6 +270,7 @@ impl<'a> Rows<'a> {
             state_bytes,
             words,
             point_bytes: most * each * 40,
+            inner: each * loop_rounds(&self.cx.step.group.body),
         };
         choose::row_lanes(&work, self.cx.caps)
     }
