@@ -333,7 +333,7 @@ fn loops_in_loops(on: &Subject) {
     }
     type Made = fn(Tensor) -> Tensor;
     // Quotients in rows, in columns and in one sum, whose state is a word or not; and a state of two words alone.
-    let cases: [(&str, &[usize], Made); 9] = [
+    let cases: [(&str, &[usize], Made); 10] = [
         ("few words", &[1020], |x| (x.remainder(7).cast(DType::F32) * 0.25).sum(..)),
         ("words", &[2048], |x| (x.remainder(7).cast(DType::F32) * x.cast(DType::F32).sin()).sum(..)),
         ("quotients", &[3000], |x| (x.floor_div(5) - x / 3).cast(DType::F32).sum(..)),
@@ -343,6 +343,7 @@ fn loops_in_loops(on: &Subject) {
         ("rows", &[300, 1500], |x| x.remainder(7).cast(DType::F32).sum(1)),
         ("row programs", &[3, 9000], |x| x.remainder(7).cast(DType::F32).softmax(1)),
         ("a state of two words", &[600_000], |x| x.sum(..)),
+        ("a running sum", &[1, 300_000], |x| x.cumsum(1).narrow(1, 299_990, 10)),
     ];
     let run = |ctx: &Context, dims: &[usize], made: Made| {
         ctx.pass(|p| {
