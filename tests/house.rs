@@ -8,7 +8,7 @@ use serde_json::Value;
 
 crate::suite![
     plain: crates_use_only_what_they_may, files_are_short, wgpu_and_unsafe_stay_inside, kernels_have_headers,
-        functions_join_conditions_without_jumps;
+        functions_join_conditions_without_jumps, loops_in_functions_are_known;
     device:
 ];
 
@@ -159,4 +159,24 @@ fn functions_join_conditions_without_jumps() {
         }
     }
     assert!(functions > 100, "only {functions} functions were found");
+}
+
+/// What runs along many elements on llvmpipe counts the loops of the functions that it calls: `loop_rounds` in
+/// `crates/wgpu/src/emit/body.rs` has to know each.
+fn loops_in_functions_are_known() {
+    let mut found = Vec::new();
+    for (_, text) in sources(".wgsl").iter().filter(|(_, text)| !text.contains("@compute")) {
+        let mut function = "";
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("fn ") {
+                function = rest.split('(').next().unwrap_or_default();
+            }
+            let code = line.trim_start();
+            if ["for ", "loop ", "while "].iter().any(|word| code.starts_with(word)) {
+                found.push(function.to_owned());
+            }
+        }
+    }
+    found.sort();
+    assert_eq!(found, ["wg_ipow_u32", "wg_philox", "wg_pow_i64", "wg_quotient"]);
 }

@@ -511,9 +511,7 @@ pub(super) fn loop_rounds(body: &Body) -> usize {
         (Expr::Binary { op: Binary::Pow, .. }, DType::I32 | DType::U32) => 33,
         // Floor division takes a quotient and a remainder of its own.
         (Expr::Binary { op: Binary::FloorDiv, .. }, DType::I64) => 130,
-        (Expr::Binary { op: Binary::Div | Binary::DivZero | Binary::Rem | Binary::Fmod, .. }, DType::I64) => {
-            65
-        }
+        (Expr::Binary { op: Binary::Div | Binary::Rem | Binary::Fmod, .. }, DType::I64) => 65,
         _ => 0,
     };
     body.exprs.iter().map(rounds).sum()

@@ -4,6 +4,8 @@ use super::options::{Family, STORED, axes_swapped};
 use super::*;
 use wgrad_graph::{Fast, Kind, Off, Reduce, Scan};
 
+use crate::choose;
+
 /// What the launches of `sketch` are on a GPU, and on one without a path.
 fn with_and_without(sketch: &Sketch, path: Fast) -> [Vec<Launch>; 2] {
     [Off::default(), Off::default().with(path)].map(|off| {
@@ -153,4 +155,33 @@ fn scatters_of_one_list_of_positions_are_sorted() {
     let (i, x) = (s.input(&[8192, 6], DType::I32), s.x(&[8192, 6]));
     s.roots = vec![s.to(Op::Scatter { axis: 0, kind: Reduce::Sum }, &[i, x], &[50, 6])];
     assert_eq!(with_and_without(&s, Fast::SortedScatter)[0].len(), 1);
+}
+
+/// Loops within functions count as rounds of the loop that calls them, on drivers that leave both after so many.
+#[test]
+fn loops_in_loops_take_more_lanes() {
+    let caps = software();
+    let splits = |length, inner| choose::lanes(1, length, true, 4, false, inner, &caps).splits;
+    // Once it is cut, by stretches of 64.
+    assert_eq!((splits(1000, 0), splits(1000, 65)), (1, 15));
+    for (length, inner) in [(1000_usize, 65), (3000, 520), (700, 20_000), (1 << 20, 65)] {
+        assert!(length.div_ceil(splits(length, inner) as usize) * (2 + inner) <= choose::rounds(&caps));
+    }
+    let work = |units, inner| choose::RowWork {
+        rows: 3,
+        units,
+        levels: 3,
+        together: true,
+        state_bytes: 4,
+        words: 1,
+        point_bytes: 40,
+        inner,
+    };
+    let lanes = |units, inner| choose::row_lanes(&work(units, inner), &caps).map(|lanes| lanes.y);
+    assert_eq!((lanes(9000, 0), lanes(9000, 65)), (Some(1), Some(64)));
+    assert_eq!((lanes(40_000, 65), lanes(1 << 30, 0)), (Some(256), None));
+    assert_eq!(
+        (choose::sharing(30_000, 0, 8, &caps), choose::sharing(30_001, 0, 8, &caps)),
+        (Some(1), Some(2))
+    );
 }
