@@ -4,6 +4,7 @@
 mod ahead;
 mod capture;
 mod failures;
+mod jobs;
 mod parts;
 mod passes;
 mod reading;
@@ -26,6 +27,7 @@ pub(crate) fn tests() -> Vec<crate::Test> {
         failures::tests(),
         recompute::tests(),
         capture::tests(),
+        jobs::tests(),
     ];
     parts.into_iter().flatten().collect()
 }

@@ -7,6 +7,7 @@ mod grad;
 use wgrad_graph::{Attend, DType, Group, Heads, Index, Kind, Op, Out};
 
 use crate::gemm::{Mat, add_product};
+use crate::pool;
 use crate::share::share;
 use block::{Block, QUERIES, Row, keys_of_block};
 
@@ -188,8 +189,7 @@ impl Attention {
 }
 
 fn parallel(heads: Heads, attend: Attend) -> bool {
-    heads.pairs(attend.causal) * (heads.d + heads.e) as u64 >= PARALLEL_MACS
-        && rayon::current_num_threads() > 1
+    heads.pairs(attend.causal) * (heads.d + heads.e) as u64 >= PARALLEL_MACS && pool::here() > 1
 }
 
 /// All queries: `y` is `[B, H, L, E]`, `lse` is `[B, H, L]`.

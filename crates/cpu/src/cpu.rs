@@ -12,9 +12,9 @@ use wgrad_graph::{
 
 use crate::memory::{ALIGN, Device, Ready, State};
 use crate::oracle::{check_arity, count_uploads};
+use crate::pool;
 use crate::rows::{self, Run};
 use crate::step::{Arena, Compiled, Mem};
-use crate::tail;
 
 /// The CPU as a device: elements in their own dtype, vector code chosen at run time, all cores.
 ///
@@ -55,7 +55,7 @@ impl Cpu {
 
     fn build(budget: Option<usize>) -> Cpu {
         let caps = Caps {
-            name: format!("CPU, {} threads", rayon::current_num_threads()),
+            name: format!("CPU, {} threads", pool::threads()),
             driver: String::new(),
             kind: DeviceKind::Cpu,
             max_buffers: 64,
@@ -206,7 +206,7 @@ impl Backend for Cpu {
         state.counters.kernels += steps.len() as u64;
         drop(state);
         let device = Arc::clone(&self.device);
-        let shared = steps.iter().any(|step| tail::parts(step.amount()) > 1);
+        let shared = pool::threads() > 1 && steps.iter().any(Compiled::is_shared);
         Ok(Arc::new(Program { plan: Arc::clone(plan), steps, runs, shared, born, dies, device }))
     }
 
@@ -261,8 +261,7 @@ impl Backend for Cpu {
         let mut ran: Vec<Ran> = Vec::new();
         let all = &mut *state;
         let error = match program.shared {
-            // Among the pool's threads, so that a step that is shared by them wakes one and waits for none.
-            true => rayon::scope(|_| program.run(&mut arena, &args, all, &mut ran)),
+            true => pool::among(|| program.run(&mut arena, &args, all, &mut ran)),
             false => program.run(&mut arena, &args, all, &mut ran),
         };
         for (buffer, place) in home {

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use wgrad_graph::{Line, terms};
 
+use crate::pool;
 use crate::share::share;
 
 /// Elements from which several threads gather.
@@ -78,7 +79,7 @@ impl Gather {
         };
         if parallel && to.len() >= PARALLEL {
             // A few rows at a time: each is little work.
-            let some = outer.len().div_ceil(rayon::current_num_threads() * 4);
+            let some = outer.len().div_ceil(pool::here() * 4);
             let parts = outer.chunks(some).zip(to.chunks_mut(some * inner.len()));
             share(parts, |(outer, to)| rows(outer, to));
         } else {

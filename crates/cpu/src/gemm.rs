@@ -3,6 +3,8 @@
 
 use gemm::Parallelism;
 
+use crate::pool;
+
 /// A matrix in memory: element `(i, j)` is `data[start + i * rows + j * cols]`.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Mat<'a, T> {
@@ -76,7 +78,7 @@ fn gemm<T: Copy + Default + PartialEq + 'static>(
 ) {
     let fits = wide >= n && y.len() >= (m - 1) * wide + n;
     assert!(a.holds(m, k) && b.holds(k, n) && fits, "operands lie in their memory");
-    let parallelism = if parallel { Parallelism::Rayon(0) } else { Parallelism::None };
+    let parallelism = if parallel && pool::here() > 1 { Parallelism::Rayon(0) } else { Parallelism::None };
     // SAFETY: T is f32 or f64 (gemm panics on others); all elements of a, b and y that strides and
     // sizes lead to lie in their slices, checked above; y is borrowed alone.
     unsafe {

@@ -21,6 +21,7 @@ mod matrix;
 mod memory;
 mod oracle;
 mod philox;
+mod pool;
 mod program;
 mod reduce;
 mod row_program;

@@ -12,6 +12,7 @@ use crate::gather::Gather;
 use crate::gemm::{Mat, add_product, product};
 use crate::machine::Operand;
 use crate::memory::{give_words, take_words};
+use crate::pool;
 use crate::share::share;
 use crate::tiles::{self, Left, Tiles};
 use crate::turn;
@@ -166,7 +167,7 @@ impl Product {
     pub(crate) fn by_batch(&self) -> bool {
         let count: usize = self.batch.iter().product();
         let (m, n, k) = self.sizes;
-        count >= rayon::current_num_threads() && count > 1 && count * m * n * k >= PARALLEL_MACS
+        count >= pool::here() && count > 1 && count * m * n * k >= PARALLEL_MACS
     }
 
     /// Multiply-adds of the whole batch.
@@ -219,7 +220,7 @@ impl Product {
         let left = self.left(a);
         if self.by_batch() {
             let bytes = self.elems() * self.dtype.bytes();
-            let at_once = (y.len() / bytes).div_ceil(rayon::current_num_threads() * 4);
+            let at_once = (y.len() / bytes).div_ceil(pool::here() * 4);
             let run = |(i, y): (usize, &mut [u8])| self.run(a, b, left.as_ref(), i * at_once, y, false);
             share(y.chunks_mut(at_once * bytes).enumerate(), run);
         } else {
@@ -279,7 +280,7 @@ impl Product {
         if k == 0 {
             return y.fill(T::default());
         }
-        let parallel = parallel && m * n * k >= PARALLEL_MACS;
+        let parallel = parallel && m * n * k >= PARALLEL_MACS && pool::here() > 1;
         let mut own = [Vec::new(), Vec::new()];
         for (i, y) in y.chunks_exact_mut(m * n).enumerate() {
             let [a0, b0] = [&self.a, &self.b].map(|side| side.start(&self.batch, first + i));
@@ -298,7 +299,7 @@ impl Product {
             let add = |y: &mut [T], sum: Vec<T>| y.iter_mut().zip(sum).for_each(|(y, s)| *y += s);
             self.part((a, a0), (b, b0), left, range(0), y, &mut own, parallel);
             if parallel && m * n <= NARROW {
-                let at_once = rayon::current_num_threads() * 2;
+                let at_once = pool::here() * 2;
                 for first in (1..parts).step_by(at_once) {
                     let some = first..parts.min(first + at_once);
                     let one = |part: usize| {
@@ -339,7 +340,7 @@ impl Product {
         {
             let (left_side, size, terms) = (&self.a, (m, n), terms.clone());
             let tiles = Tiles { left: left_side, right, a: (a, a0), b: (b, b0), size, terms };
-            let threads = if parallel { rayon::current_num_threads() } else { 1 };
+            let threads = if parallel { pool::here() } else { 1 };
             let cuts = tiles.cuts(threads);
             if cuts.len() >= threads {
                 return tiles.run(&cuts, left, y, parallel);
@@ -480,7 +481,7 @@ fn dots<T: Float>(
     match parallel {
         false => rows(0, y),
         true => {
-            let step = y.len().div_ceil(rayon::current_num_threads() * 4).next_multiple_of(64);
+            let step = y.len().div_ceil(pool::here() * 4).next_multiple_of(64);
             share(y.chunks_mut(step).enumerate(), |(i, y)| rows(i * step, y));
         }
     }

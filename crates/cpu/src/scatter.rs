@@ -6,6 +6,7 @@ use wgrad_graph::{DType, Group, Kind, Reduce};
 use crate::access::{Access, Class};
 use crate::lookup::Wide;
 use crate::machine::{Flag, Operand, integer};
+use crate::pool;
 use crate::share::share;
 use crate::tail;
 
@@ -152,7 +153,7 @@ impl Scatter {
         let out: &mut [T] = bytemuck::cast_slice_mut(out);
         // Every part looks at all values: that takes longer than to add them where those find their places in the cache.
         let single = self.columns == 1 && size_of_val(out) <= CACHED;
-        let parts = if single { 1 } else { tail::parts(self.elems).min(rayon::current_num_threads()) };
+        let parts = if single { 1 } else { tail::parts(self.elems).min(pool::here()) };
         let step = out.len().div_ceil(parts).max(1);
         let part = |(i, out): (usize, &mut [T])| {
             out.fill(T::none(self.kind));

@@ -1,4 +1,4 @@
-//! Tasks that the threads of the pool take one after the other.
+//! Tasks that the threads of the pool take one after the other; outside it, the thread that calls takes them all.
 //!
 //! Who calls works too, and waits for nobody but those who are in the middle of a task, and for them awake; who has
 //! helped stays awake for a while, for what is shared next. To yield, as rayon does at its joins, gives the core to
@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+
+use crate::pool;
 
 /// Turns that are waited awake: some 100 us.
 const TURNS: usize = 4096;
@@ -40,7 +42,7 @@ impl Drop for Busy<'_> {
 
 /// Runs `work` on each task, on any thread.
 pub(crate) fn share<T: Send>(tasks: impl ExactSizeIterator<Item = T> + Send, work: impl Fn(T) + Sync) {
-    let threads = rayon::current_num_threads().min(tasks.len());
+    let threads = pool::here().min(tasks.len());
     if threads < 2 {
         return tasks.for_each(work);
     }
@@ -75,12 +77,15 @@ pub(crate) fn share<T: Send>(tasks: impl ExactSizeIterator<Item = T> + Send, wor
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::among;
+    use crate::pool::testing::with_threads;
 
     #[test]
     fn every_task_is_done_once() {
         for count in [0, 1, 2, 7, 1000] {
             let mut done = vec![0u32; count];
-            share(done.iter_mut().enumerate(), |(i, done)| *done += i as u32 + 1);
+            let shared = || share(done.iter_mut().enumerate(), |(i, done)| *done += i as u32 + 1);
+            with_threads(3, || among(shared));
             assert!(done.iter().enumerate().all(|(i, done)| *done == i as u32 + 1), "{count}");
         }
     }
@@ -88,9 +93,8 @@ mod tests {
     /// Two of them are no less than two threads' work.
     #[test]
     fn tasks_run_side_by_side() {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
         let (there, begun) = (AtomicUsize::new(0), std::time::Instant::now());
-        pool.install(|| {
+        let shared = || {
             share(0..2, |_| {
                 there.fetch_add(1, Ordering::Relaxed);
                 while there.load(Ordering::Relaxed) < 2 {
@@ -98,19 +102,21 @@ mod tests {
                     std::thread::yield_now();
                 }
             });
-        });
+        };
+        with_threads(2, || among(shared));
     }
 
     #[test]
     fn tasks_share_their_own_work() {
         let mut all = [[0u32; 50]; 40];
-        share(all.iter_mut(), |row| share(row.iter_mut(), |x| *x += 1));
+        let shared = || share(all.iter_mut(), |row| share(row.iter_mut(), |x| *x += 1));
+        with_threads(3, || among(shared));
         assert_eq!(all, [[1; 50]; 40]);
     }
 
     #[test]
     #[should_panic(expected = "task 3")]
     fn a_panic_arrives() {
-        share(0..8, |i| assert!(i != 3, "task {i}"));
+        with_threads(2, || among(|| share(0..8, |i| assert!(i != 3, "task {i}"))));
     }
 }

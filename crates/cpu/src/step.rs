@@ -21,7 +21,7 @@ use crate::scatter::Scatter;
 use crate::share::share;
 use crate::tiles::Left;
 use crate::whole::{self, Whole};
-use crate::{custom, kernels, tail, turn};
+use crate::{custom, kernels, pool, tail, turn};
 
 /// Memory of one place during a submission.
 #[derive(Debug, Default)]
@@ -74,6 +74,9 @@ pub(crate) enum Work {
     Attention(Attention),
     Custom,
 }
+
+/// Elements of the operands below which one thread is faster than several, whatever is done with them.
+const FEW: usize = 1 << 10;
 
 /// What writes the outputs, given the operands.
 type Writer<'f> = &'f mut dyn FnMut(&[Operand<'_>], Vec<&mut [u8]>);
@@ -200,6 +203,19 @@ impl Compiled {
             Work::MatMul { product, .. } => product.work() + self.tail.work(),
             Work::Rows(rows) => rows.work(),
             _ => self.tail.work(),
+        }
+    }
+
+    /// Whether several threads may share the step.
+    pub(crate) fn is_shared(&self) -> bool {
+        match &self.work {
+            Work::Pointwise | Work::Reduce(_) | Work::Rows(_) | Work::MatMul { .. } => {
+                self.amount() >= tail::PARALLEL_WORK
+            }
+            // These tell when they run.
+            Work::Scatter(_) | Work::Whole(_) | Work::Attention(_) | Work::Custom => {
+                self.operands.iter().map(|out| out.shape.elems()).sum::<usize>() >= FEW
+            }
         }
     }
 
@@ -472,7 +488,7 @@ impl Compiled {
         };
         if self.by_batch(product) {
             let batches = self.tail.elems / product.elems();
-            let parts = batches.min(rayon::current_num_threads() * 4);
+            let parts = batches.min(pool::here() * 4);
             let cuts = tail::cuts(self.tail.elems, product.elems(), parts);
             let parts = tail::split(&self.tail, env.scalars, outs, cuts);
             let left = product.left(a);
@@ -497,7 +513,7 @@ impl Compiled {
         }
         if let Some(rows) = self.bands(product) {
             let width = product.elems() / rows;
-            let cuts = tail::cuts(rows, 8, rayon::current_num_threads());
+            let cuts = tail::cuts(rows, 8, pool::here());
             let ranges: Vec<_> = cuts.into_iter().map(|r| r.start * width..r.end * width).collect();
             let mut own = spare.map(|spare| spare.bytes_mut()).unwrap_or_default();
             let mut parts = Vec::with_capacity(ranges.len());

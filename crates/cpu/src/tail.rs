@@ -8,6 +8,7 @@ use wgrad_graph::Group;
 
 use crate::machine::{self, Chunk, Env, Operand};
 use crate::memory::{self, Block};
+use crate::pool;
 use crate::program::{BLOCK, Program, Space};
 use crate::share::share;
 use crate::turn;
@@ -20,7 +21,7 @@ pub(crate) type Part<'a> = (Range<usize>, SmallVec<[Chunk<'a>; 2]>);
 
 /// How many parts work is cut into: a few for each thread, so that uneven ones balance.
 pub(crate) fn parts(work: usize) -> usize {
-    match rayon::current_num_threads() {
+    match pool::here() {
         1 => 1,
         _ if work < PARALLEL_WORK => 1,
         threads => (work / (PARALLEL_WORK / 2)).min(threads * 4),

@@ -4,6 +4,7 @@
 use std::fs;
 use std::hash::Hasher;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// First bytes of a file; changes with the format.
 const MAGIC: &[u8; 8] = b"wgradpc1";
@@ -56,7 +57,10 @@ pub(crate) fn store(file: &Path, data: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
     }
-    let part = file.with_extension(format!("{}.part", std::process::id()));
+    // Devices of one process may write at a time.
+    static PARTS: AtomicU64 = AtomicU64::new(0);
+    let number = PARTS.fetch_add(1, Ordering::Relaxed);
+    let part = file.with_extension(format!("{}-{number}.part", std::process::id()));
     let bytes = [MAGIC, &hash(data).to_le_bytes()[..], data].concat();
     let done = fs::write(&part, bytes).and_then(|()| fs::rename(&part, file));
     if done.is_err() {
@@ -69,6 +73,21 @@ pub(crate) fn store(file: &Path, data: &[u8]) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_write_whole_files() {
+        let folder = std::env::temp_dir().join(format!("wgrad-cache-threads-{}", std::process::id()));
+        let (file, data) = (folder.join("a.bin"), [vec![1u8; 1 << 20], vec![2; 1 << 19]]);
+        std::thread::scope(|scope| {
+            for data in &data {
+                scope.spawn(|| (0..50).for_each(|_| store(&file, data).unwrap()));
+            }
+            for _ in 0..200 {
+                assert!(!file.exists() || data.contains(&load(&file).expect("it is never a part")));
+            }
+        });
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn corrupt_files_are_ignored() {

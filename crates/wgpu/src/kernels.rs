@@ -1,15 +1,15 @@
-//! Kernels: WGSL text compiled once for each text and layout, in parallel, at first use.
+//! Kernels: WGSL text compiled once for each text and layout, beside each other, at first use.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use rayon::prelude::*;
 use smallvec::SmallVec;
 use wgrad_graph::{Caps, Error, ErrorKind, Result};
 
+use crate::beside::beside;
 use crate::cache;
 use crate::faults::{Faults, lock};
 use crate::gpu::{Core, count};
@@ -120,13 +120,14 @@ fn widen_access(source: &str, written: &[bool]) -> String {
     out
 }
 
+/// The place of a kernel, locked while it is compiled: others that want it wait, those that want another do not.
+type Place = Arc<Mutex<Option<Arc<Kernel>>>>;
+
 /// Layouts and compiled kernels of a device.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     layouts: Mutex<HashMap<LayoutKey, Arc<Layout>>>,
-    compiled: Mutex<HashMap<Wanted, Arc<Kernel>>>,
-    /// Held while compiling, so that nothing is compiled twice.
-    compiling: Mutex<()>,
+    places: Mutex<HashMap<Wanted, Place>>,
     pub(crate) uniform: wgpu::BindGroupLayout,
     immediate_bytes: u32,
     checked: bool,
@@ -188,8 +189,7 @@ impl Kernels {
         });
         Ok(Kernels {
             layouts: Mutex::default(),
-            compiled: Mutex::default(),
-            compiling: Mutex::default(),
+            places: Mutex::default(),
             uniform,
             immediate_bytes: caps.immediate_bytes as u32,
             checked: std::env::var_os("WGRAD_CHECKED").is_some_and(|v| v == "1"),
@@ -198,35 +198,44 @@ impl Kernels {
         })
     }
 
-    /// The kernels of `wanted`, those missing compiled in parallel.
+    /// The kernels of `wanted`, those missing compiled beside each other.
     pub(crate) fn all(&self, core: &Core, wanted: &[Wanted]) -> Result<Vec<Arc<Kernel>>> {
-        let _one = lock(&self.compiling);
-        // Holding those that exist keeps them from being thrown out below.
-        let held: Vec<Option<Arc<Kernel>>> = {
-            let compiled = lock(&self.compiled);
-            wanted.iter().map(|w| compiled.get(w).cloned()).collect()
+        // Holding places keeps what is in them from being thrown out below.
+        let places: Vec<Place> = {
+            let mut places = lock(&self.places);
+            wanted.iter().map(|w| Arc::clone(places.entry(w.clone()).or_default())).collect()
         };
-        let mut missing: Vec<&Wanted> =
-            wanted.iter().zip(&held).filter(|(_, h)| h.is_none()).map(|(w, _)| w).collect();
-        let mut seen = std::collections::HashSet::new();
-        missing.retain(|w| seen.insert(*w));
+        let mut seen = HashSet::new();
+        // One that another thread compiles is waited for after ours are begun.
+        let missing: Vec<(&Wanted, &Place)> = wanted
+            .iter()
+            .zip(&places)
+            .filter(|(w, place)| place.try_lock().map_or(true, |kernel| kernel.is_none()) && seen.insert(*w))
+            .collect();
         if !missing.is_empty() {
             let start = Instant::now();
-            let made: Vec<Arc<Kernel>> =
-                missing.par_iter().map(|w| self.compile(core, w).map(Arc::new)).collect::<Result<_>>()?;
+            let made = beside(&missing, |(wanted, place)| -> Result<u64> {
+                let mut kernel = lock(place);
+                if kernel.is_some() {
+                    return Ok(0);
+                }
+                *kernel = Some(Arc::new(self.compile(core, wanted)?));
+                Ok(1)
+            });
+            let made = made.into_iter().sum::<Result<u64>>()?;
             let ms = start.elapsed().as_secs_f64() * 1e3;
-            tracing::info!(kernels = made.len(), ms, "compiled kernels");
-            count(&core.counters.kernels, made.len() as u64);
+            tracing::info!(kernels = made, ms, "compiled kernels");
+            count(&core.counters.kernels, made);
             self.unsaved.store(true, Ordering::Release);
-            let mut compiled = lock(&self.compiled);
-            if compiled.len() + made.len() > IDLE {
-                compiled.retain(|_, kernel| Arc::strong_count(kernel) > 1);
+            let mut all = lock(&self.places);
+            if all.len() > IDLE {
+                let used =
+                    |kernel: &Option<Arc<Kernel>>| kernel.as_ref().is_some_and(|k| Arc::strong_count(k) > 1);
+                all.retain(|_, place| Arc::strong_count(place) > 1 || used(&lock(place)));
             }
-            compiled.extend(missing.into_iter().cloned().zip(made));
         }
-        let compiled = lock(&self.compiled);
-        let find = |w| compiled.get(w).cloned().expect("compiled above, while no one else compiles");
-        Ok(wanted.iter().zip(held).map(|(w, h)| h.unwrap_or_else(|| find(w))).collect())
+        let kernel = |place: &Place| lock(place).clone().expect("compiled above, and held since");
+        Ok(places.iter().map(kernel).collect())
     }
 
     fn layout(&self, core: &Core, key: &LayoutKey) -> Result<Arc<Layout>> {

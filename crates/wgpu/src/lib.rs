@@ -6,6 +6,7 @@
 //! wait has a deadline (`wait`), and a failure of the device is an error value (`faults`).
 
 mod adapter;
+mod beside;
 mod binds;
 mod cache;
 mod checks;

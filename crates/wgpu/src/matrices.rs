@@ -12,6 +12,7 @@ use wgrad_graph::{
 };
 
 use crate::adapter::AdapterInfo;
+use crate::beside::beside;
 use crate::choose::{self, Product};
 use crate::faults::lock;
 use crate::gpu::Gpu;
@@ -55,8 +56,8 @@ pub(crate) fn trusted(lowered: &[Lowered]) -> Vec<Trusted> {
 }
 
 /// The paths of `all` on units for matrices that give wrong numbers on this adapter, or fail. Each is tried once a process
-/// for each adapter, when a plan first wants it, since drivers take a second for each of its kernels; on a device of its
-/// own: a device that is lost here is lost to nobody.
+/// for each adapter, when a plan first wants it, since drivers take a second for each of its kernels, and beside others;
+/// on a device of its own: a device that is lost here is lost to nobody.
 pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps, all: &[Trusted]) -> Vec<Fast> {
     static TRIED: Mutex<Option<HashMap<(String, Trusted), bool>>> = Mutex::new(None);
     // Most plans want none, and do not wait for a trial of another's.
@@ -75,10 +76,15 @@ pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps, all: &[Trusted]) -> Ve
         }
         true
     };
-    all.iter()
-        .filter(|one| *tried.entry((name.clone(), **one)).or_insert_with(|| wrong(**one)))
-        .map(|one| one.path)
-        .collect()
+    let key = |one: &Trusted| (name.clone(), *one);
+    let new: Vec<Trusted> = all.iter().filter(|one| !tried.contains_key(&key(one))).copied().collect();
+    tried.extend(new.iter().map(key).zip(beside(&new, |one| wrong(*one))));
+    all.iter().filter(|one| tried[&key(one)]).map(|one| one.path).collect()
+}
+
+/// The first failure or fault.
+fn first(found: Vec<Result<Option<String>>>) -> Result<Option<String>> {
+    found.into_iter().find_map(Result::transpose).transpose()
 }
 
 /// What is wrong with the products of a path, on any tiling that it has, or over windows, or with its attention.
@@ -108,14 +114,12 @@ pub(crate) fn fault(gpu: &Gpu, Trusted { path, windows }: Trusted) -> Result<Opt
             trials.push((product, Trial { sizes, turned: *turned, windows: None, dtype }));
         }
     }
-    for (product, trial) in trials {
-        let run = |factors: [&[u8]; 2]| trial.run(gpu, product, factors);
+    let wrong = |(product, trial): &(Product, Trial)| {
+        let run = |factors: [&[u8]; 2]| trial.run(gpu, *product, factors);
         let wrong = if split { trial.off(run)? } else { trial.inexact(run)? };
-        if let Some(what) = wrong {
-            return Ok(Some(format!("{what}, by {product:?}, {trial:?}")));
-        }
-    }
-    Ok(None)
+        Ok(wrong.map(|what| format!("{what}, by {product:?}, {trial:?}")))
+    };
+    first(beside(&trials, wrong))
 }
 
 /// Sizes of the windows of trials.

@@ -6,10 +6,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use rayon::prelude::*;
 use smallvec::SmallVec;
 use wgrad_graph::{Caps, DeviceKind, Error, ErrorKind, LeafKind, Loc, Plan, Prepared, Result, Step};
 
+use crate::beside::beside;
 use crate::choose;
 use crate::emit;
 use crate::faults::lock;
@@ -136,7 +136,7 @@ impl Ready {
 /// The dispatches of each of the plan's steps.
 pub(crate) fn lower(caps: &Caps, plan: &Plan) -> Result<Vec<Lowered>> {
     let one = |step| emit::lower(step, &plan.graph, &plan.scalars, caps);
-    let mut all = plan.steps.par_iter().map(one).collect::<Result<Vec<Lowered>>>()?;
+    let mut all = beside(&plan.steps, one).into_iter().collect::<Result<Vec<Lowered>>>()?;
     for (at, pair) in plan.steps.windows(2).enumerate() {
         // Scratch memory holds what the one hands to the other: nothing may run between them.
         let alone = |at: usize| {

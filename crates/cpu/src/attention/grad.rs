@@ -7,6 +7,7 @@ use wgrad_graph::Heads;
 use super::Problem;
 use super::block::{Block, QUERIES, keys_of_block, slopes, transposed};
 use crate::gemm::{Mat, add_product};
+use crate::pool;
 use crate::share::share;
 
 /// A part of the gradients of queries, keys and values.
@@ -28,7 +29,7 @@ pub(super) fn run(problem: &Problem<'_>, [dq, dk, dv]: [&mut [f32]; 3], parallel
         return;
     }
     let (shared, step) = (problem.heads.shared(), keys_of_block(problem.attend.causal));
-    if !parallel || b * g >= rayon::current_num_threads() {
+    if !parallel || b * g >= pool::here() {
         // A head of keys with its heads of queries is one task: each weight is computed once.
         let tasks: Vec<_> = pieces(dq, shared * l * d, b * g)
             .into_iter()

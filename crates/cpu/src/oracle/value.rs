@@ -3,6 +3,8 @@
 use rayon::prelude::*;
 use wgrad_graph::{DType, Out, Result, bail};
 
+use crate::pool;
+
 /// Terms from which threads share the work.
 const SHARED: usize = 1 << 14;
 
@@ -12,7 +14,7 @@ pub(super) fn each<T: Send>(n: usize, terms: usize, f: impl Fn(usize) -> T + Sen
     if n <= least {
         return (0..n).map(f).collect();
     }
-    (0..n).into_par_iter().with_min_len(least).map(f).collect()
+    pool::among(|| (0..n).into_par_iter().with_min_len(least).map(f).collect())
 }
 
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! Buffers, budgets, counters, closures.
 
 use super::*;
+use crate::pool::testing::with_threads;
 use wgrad_graph::{Bytes, CustomId, CustomSpec, ErrorKind};
 
 #[test]
@@ -76,10 +77,7 @@ fn results_do_not_depend_on_threads() {
     let rows = s.reduce(Reduce::Sum, e, &[1]);
     let columns = s.reduce(Reduce::Sum, e, &[0]);
     let all = s.reduce(Reduce::Sum, y, &[0, 1]);
-    let run = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| s.check(&[y, rows, columns, all], 1e-3))
-    };
+    let run = |threads| with_threads(threads, || s.check(&[y, rows, columns, all], 1e-3));
     let one = run(1);
     assert_eq!(one, run(2));
     assert_eq!(one, run(7));

@@ -1,6 +1,7 @@
 //! Each kind of step, at sizes where blocks, chunks and threads matter.
 
 use super::*;
+use crate::pool::testing::with_threads;
 use wgrad_graph::{ErrorKind, Fast, MAX_RANK, Off, Steps};
 
 #[test]
@@ -20,7 +21,7 @@ fn long_pointwise_chains() {
 
 #[test]
 fn columns_are_turned_in_bands() {
-    let pools = [1, 3].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap());
+    let pools = [1, 3];
     // Rows that end within a band, one row more than a band, two operands, a third axis, another dtype.
     for (m, n) in [(90, 301), (257, 65), (700, 1000)] {
         let mut s = Sketch::default();
@@ -37,7 +38,7 @@ fn columns_are_turned_in_bands() {
         let turned = s.permute(cube, &[2, 1, 0]);
         let turned = s.un(Unary::Neg, turned);
         let roots = [y, z, half, turned];
-        let all: Vec<_> = pools.iter().map(|pool| pool.install(|| s.check(&roots, 1e-6))).collect();
+        let all: Vec<_> = pools.iter().map(|pool| with_threads(*pool, || s.check(&roots, 1e-6))).collect();
         assert_eq!(all[0], all[1], "{m} {n}");
     }
     // What is turned is also what is written.
@@ -219,7 +220,7 @@ fn products_do_not_depend_on_layout() {
 /// widths, sums of several parts, a left factor that the batch shares.
 #[test]
 fn products_of_windows_have_the_bits_of_their_copies() {
-    let pools = [1, 3].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap());
+    let pools = [1, 3];
     // Batch, channels, side, kernel, stride, rows of the other factor.
     for (n, c, side, kernel, stride, m) in [
         (1, 3, 15, 3, 1, 17),
@@ -262,7 +263,7 @@ fn products_of_windows_have_the_bits_of_their_copies() {
         let copies = [g, terms].map(|v| copy(&mut s, v));
         let v = s.op(Op::MatMul, &copies);
         for pool in &pools {
-            let all = pool.install(|| s.check(&[y, z, u, v], 2e-4));
+            let all = with_threads(*pool, || s.check(&[y, z, u, v], 2e-4));
             assert!(all[0] == all[1] && all[2] == all[3], "{n} {c} {side} {kernel} {stride} {m} {pool:?}");
         }
     }
@@ -271,7 +272,7 @@ fn products_of_windows_have_the_bits_of_their_copies() {
 /// What is padded is computed within, in parts, and the margin is zeros; also where it is on some sides alone.
 #[test]
 fn margins_of_padded_values() {
-    let pools = [1, 3].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap());
+    let pools = [1, 3];
     for (dims, lo, to) in [
         (vec![7, 40, 30], [0, 1, 2], vec![7, 42, 37]),
         (vec![3, 5], [2, 0, 0], vec![9, 5]),
@@ -290,7 +291,7 @@ fn margins_of_padded_values() {
         let half = s.cast(x, DType::F16);
         let half = s.to(Op::Pad { lo: all }, &[half], &to);
         for pool in &pools {
-            pool.install(|| s.check(&[padded, plain, half], 1e-5));
+            with_threads(*pool, || s.check(&[padded, plain, half], 1e-5));
         }
     }
 }
@@ -298,7 +299,7 @@ fn margins_of_padded_values() {
 #[test]
 fn bands_of_products_keep_their_bits() {
     let off = Off::default().with(Fast::ProductBands);
-    let pools = [1, 2, 5].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap());
+    let pools = [1, 2, 5];
     // The second has few columns: there `gemm` cuts sums by the number of rows that it is given.
     for (m, n, k) in [(129, 97, 300), (130, 40, 600), (300, 260, 777), (128, 65, 70)] {
         let mut s = Sketch::default();
@@ -312,7 +313,7 @@ fn bands_of_products_keep_their_bits() {
         let run = |cpu: Cpu| s.run(&cpu, &s.plan(&cpu, &roots, &kinds, true)).unwrap();
         let whole = run(Cpu::new().without(off));
         for pool in &pools {
-            assert_eq!(pool.install(|| run(Cpu::new())), whole, "{m} {n} {k} {pool:?}");
+            assert_eq!(with_threads(*pool, || run(Cpu::new())), whole, "{m} {n} {k} {pool:?}");
         }
         s.check_as(&[y, sum], &[None, Some(2)], &kinds, 1e-4);
     }

@@ -7,7 +7,8 @@ use wgrad_graph::{
     Result, Root, Shape, Val, bail, plan,
 };
 
-use super::{LONG, f16_bits, noise};
+use super::{LONG, f16_bits, first, noise};
+use crate::beside::beside;
 use crate::gpu::Gpu;
 use crate::launch::{Lowered, On};
 use crate::prepare;
@@ -52,14 +53,13 @@ pub(super) fn fault(gpu: &Gpu, path: Fast) -> Result<Option<String>> {
     let plain = Heads { sizes: [2, 1, 150, 133, 64, 64], causal: true, masked: false, dtype };
     let sizes = if split { [2, 2, 70, 99, 96, 84] } else { [2, 2, 70, 99, 128, 100] };
     let masked = Heads { sizes, causal: false, masked: true, dtype };
-    for heads in [plain, masked] {
+    let wrong = |heads: &Heads| {
         // Tiles that follow would only be compiled: nothing here is left to them.
         let units_alone = |lowered: &mut Lowered| lowered.launches.retain(|l| l.on != On::Marked);
-        if let Some(what) = heads.off_as(gpu, gpu.caps(), true, units_alone)? {
-            return Ok(Some(format!("{what}, sizes {:?}", heads.sizes)));
-        }
-    }
-    Ok(None)
+        let wrong = heads.off_as(gpu, gpu.caps(), true, units_alone)?;
+        Ok(wrong.map(|what| format!("{what}, sizes {:?}", heads.sizes)))
+    };
+    first(beside(&[plain, masked], wrong))
 }
 
 impl Heads {
@@ -70,7 +70,7 @@ impl Heads {
         gpu: &Gpu,
         caps: &Caps,
         backward: bool,
-        edit: impl Fn(&mut Lowered),
+        edit: impl Fn(&mut Lowered) + Sync,
     ) -> Result<Option<String>> {
         let run = |op, ins: &[Operand]| run(gpu, caps, &edit, op, ins);
         let truth = self.by_hand();
@@ -91,13 +91,15 @@ impl Heads {
             let mask: Vec<f64> = (0..h * l * s).map(|i| self.mask(i / s % l, i % s)).collect();
             ins.push(([1, h, l, s].to_vec(), DType::F32, float(&mask)));
         }
-        let made = run(Op::Attention(attend), &ins)?;
+        let forward = ins.len();
         ins.push(([1, h, l, e].to_vec(), DType::F32, float(&truth.ins[3])));
         ins.push(([1, h, l].to_vec(), DType::F32, float(&truth.made[1])));
         ins.push(([1, h, l].to_vec(), DType::F32, float(&truth.delta)));
-        let grads = if backward { run(Op::AttentionGrad(attend), &ins)? } else { Vec::new() };
+        let both = [(Op::Attention(attend), &ins[..forward]), (Op::AttentionGrad(attend), &ins[..])];
+        let made = beside(&both[..1 + usize::from(backward)], |(op, ins)| run(op.clone(), ins));
+        let made: Vec<Vec<f32>> = made.into_iter().collect::<Result<Vec<_>>>()?.concat();
         let names = ["result", "logarithms", "gradient of queries", "of keys", "of values"];
-        let all = made.iter().chain(&grads).zip(truth.made.iter().chain(&truth.grads));
+        let all = made.iter().zip(truth.made.iter().chain(&truth.grads));
         let mut first = None;
         for (name, (got, want)) in names.into_iter().zip(all) {
             if got.len() != want.len() {

@@ -4,6 +4,7 @@ use wgrad_graph::{Backend, Caps, DType, Fast};
 
 use super::on_every_adapter;
 use crate::Gpu;
+use crate::beside::beside;
 use crate::choose::{Direct, Product, Stream, Tile, Units, in_parts};
 use crate::emit::emulated;
 use crate::launch::Trusted;
@@ -84,16 +85,17 @@ fn split_products_on_emulated_units() {
         if adapter.name.contains("SwiftShader") {
             return;
         }
-        for (sizes, turned, splits) in [
+        let forms = [
             ([1, 68, 36, 100], [false, false], 1),
             ([2, 35, 61, 101], [true, true], 3),
             ([1, 61, 35, 64], [false, true], 1),
-        ] {
+        ];
+        beside(&forms, |&(sizes, turned, splits)| {
             let product = in_parts(Product::Split(units, plain), splits);
             let trial = Trial { sizes, turned, windows: None, dtype: DType::F32 };
             let wrong = trial.off(|factors| trial.run_as(&gpu, product, factors, emulated)).unwrap();
             assert_eq!(wrong, None, "{adapter}: {turned:?}");
-        }
+        });
     });
 }
 
@@ -110,8 +112,9 @@ fn windows_on_emulated_units() {
         let images = [[2, 9, 10, 12], [2, 10, 10, 12]];
         let forms = [(false, 1, false), (true, 3, false), (false, 2, true), (true, 1, true)];
         let more = [(true, 1, false), (true, 2, false)];
-        let forms = forms.map(|form| (images[0], form)).into_iter().chain(more.map(|form| (images[1], form)));
-        for (images, (turned, splits, split)) in forms {
+        let forms =
+            [forms.map(|form| (images[0], form)).to_vec(), more.map(|form| (images[1], form)).to_vec()];
+        beside(&forms.concat(), |&(images, (turned, splits, split))| {
             let units = Units { bm: 64, bn: 64, bk: 32, wm: 32, wn: 32, splits, split };
             let (product, dtype) = match split {
                 false => (Product::Units(units), DType::F16),
@@ -121,6 +124,6 @@ fn windows_on_emulated_units() {
             let run = |factors: [&[u8]; 2]| trial.run_as(&gpu, product, factors, emulated);
             let wrong = if split { trial.off(run) } else { trial.inexact(run) };
             assert_eq!(wrong.unwrap(), None, "{adapter}: {trial:?}");
-        }
+        });
     });
 }
