@@ -32,7 +32,7 @@ fn large(ctx: &Context, n: usize) -> Result<f32> {
 }
 
 /// Runs large passes in a job of a pool of two threads, and small ones of `other` in jobs that come meanwhile.
-fn run(ctx: Context, other: Context, rounds: usize) {
+fn run(ctx: Context, other: &Context, rounds: usize) {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     let (tell, told) = channel();
     pool.spawn(move || {
@@ -65,11 +65,11 @@ fn run(ctx: Context, other: Context, rounds: usize) {
 
 fn jobs_share_a_context(on: &Subject) {
     let ctx = on.context();
-    run(ctx.clone(), ctx, if on.is_slow() { 12 } else { 60 });
+    run(ctx.clone(), &ctx, if on.is_slow() { 12 } else { 60 });
 }
 
 fn jobs_share_a_device(on: &Subject) {
     let device = on.fresh();
     let context = || Context::new(Arc::clone(&device)).unwrap();
-    run(context(), context(), if on.is_slow() { 12 } else { 60 });
+    run(context(), &context(), if on.is_slow() { 12 } else { 60 });
 }

@@ -15,6 +15,7 @@ use crate::oracle::{check_arity, count_uploads};
 use crate::pool;
 use crate::rows::{self, Run};
 use crate::step::{Arena, Compiled, Mem};
+use crate::tail;
 
 /// The CPU as a device: elements in their own dtype, vector code chosen at run time, all cores.
 ///
@@ -206,7 +207,9 @@ impl Backend for Cpu {
         state.counters.kernels += steps.len() as u64;
         drop(state);
         let device = Arc::clone(&self.device);
-        let shared = pool::threads() > 1 && steps.iter().any(Compiled::is_shared);
+        let shared = pool::threads() > 1
+            && (steps.iter().any(Compiled::is_shared)
+                || runs.iter().any(|run| run.amount(&steps) >= tail::PARALLEL_WORK));
         Ok(Arc::new(Program { plan: Arc::clone(plan), steps, runs, shared, born, dies, device }))
     }
 

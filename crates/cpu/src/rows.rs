@@ -101,8 +101,14 @@ impl Run {
         })
     }
 
+    /// A measure of the work, of all of the plan's steps.
+    pub(crate) fn amount(&self, steps: &[Compiled]) -> usize {
+        steps[self.steps.clone()].iter().map(Compiled::amount).sum()
+    }
+
     /// Runs the steps; the flags are theirs, one for each.
     pub(crate) fn run(&self, steps: &[Compiled], arena: &mut Arena<'_>, all: &[f64]) -> Vec<Flag> {
+        let work = self.amount(steps);
         let steps = &steps[self.steps.clone()];
         let scalars: Vec<Vec<f64>> = steps.iter().map(|s| s.scalars(all)).collect();
         let flags: Vec<Flag> = steps.iter().map(|_| Flag::default()).collect();
@@ -120,7 +126,6 @@ impl Run {
         let row_bytes: usize = taken.iter().map(|t| t.1 / self.rows).sum::<usize>()
             + steps.iter().map(|s| s.row_bytes(self.rows)).max().unwrap_or(0);
         let at_once = (TILE_BYTES / row_bytes.max(1)).clamp(1, self.rows);
-        let work: usize = steps.iter().map(Compiled::amount).sum();
         let cuts = tail::cuts(self.rows, 1, tail::parts(work));
         let mut rest: Vec<&mut [u8]> = Vec::new();
         for (_, bytes, mem) in &mut taken {

@@ -208,14 +208,11 @@ impl Compiled {
 
     /// Whether several threads may share the step.
     pub(crate) fn is_shared(&self) -> bool {
-        match &self.work {
-            Work::Pointwise | Work::Reduce(_) | Work::Rows(_) | Work::MatMul { .. } => {
-                self.amount() >= tail::PARALLEL_WORK
-            }
+        let elems = || self.operands.iter().map(|out| out.shape.elems()).sum::<usize>();
+        match self.work {
             // These tell when they run.
-            Work::Scatter(_) | Work::Whole(_) | Work::Attention(_) | Work::Custom => {
-                self.operands.iter().map(|out| out.shape.elems()).sum::<usize>() >= FEW
-            }
+            Work::Scatter(_) | Work::Whole(_) | Work::Attention(_) | Work::Custom => elems() >= FEW,
+            _ => self.amount() >= tail::PARALLEL_WORK,
         }
     }
 

@@ -96,7 +96,7 @@ impl Heads {
         ins.push(([1, h, l].to_vec(), DType::F32, float(&truth.made[1])));
         ins.push(([1, h, l].to_vec(), DType::F32, float(&truth.delta)));
         let both = [(Op::Attention(attend), &ins[..forward]), (Op::AttentionGrad(attend), &ins[..])];
-        let made = beside(&both[..1 + usize::from(backward)], |(op, ins)| run(op.clone(), ins));
+        let made = beside(&both[..1 + usize::from(backward)], |(op, ins)| run(*op, ins));
         let made: Vec<Vec<f32>> = made.into_iter().collect::<Result<Vec<_>>>()?.concat();
         let names = ["result", "logarithms", "gradient of queries", "of keys", "of values"];
         let all = made.iter().zip(truth.made.iter().chain(&truth.grads));
