@@ -14,7 +14,7 @@ const VECTOR: usize = 4;
 
 /// Rows of a product with windows from which f32 goes this way: an H200 took 0.22 to 0.24 ms in place of 0.28 to 0.34
 /// for products of ResNet-18 with 128 to 512 rows, but 0.42 in place of 0.31 with 64, presumably since the largest numbers
-/// of columns take as long to find as the product.
+/// of columns take as long to find as the product: half as many where they are found once for all windows.
 const ROWS: usize = 128;
 
 /// Whether a product of factors `[x, w]` of `rows` rows goes this way; of none, where what windows hold lies beside
@@ -33,8 +33,10 @@ pub(super) fn suits(
         return Ok(false);
     }
     let halves = factors[0].try_out()?.dtype.is_half() && factors[1].try_out()?.dtype.is_half();
-    let pays = halves || rows.is_some_and(|rows| rows >= ROWS);
-    Ok(pays && table::lock(factors[0].context)?.backend.caps().allows(Fast::ChannelsLast))
+    let state = table::lock(factors[0].context)?;
+    let caps = state.backend.caps();
+    let least = if caps.allows(Fast::WindowScales) { ROWS / 2 } else { ROWS };
+    Ok(caps.allows(Fast::ChannelsLast) && (halves || rows.is_some_and(|rows| rows >= least)))
 }
 
 /// `x`, or the halves of which it is the same numbers as f32: so they are stored.
