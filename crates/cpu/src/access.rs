@@ -59,6 +59,30 @@ pub(crate) struct Turned {
     pub(crate) across: usize,
 }
 
+/// Positions from which to which elements advance by one stride.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Stretch {
+    from: usize,
+    to: usize,
+    first: i64,
+    pub(crate) stride: i64,
+}
+
+impl Stretch {
+    pub(crate) fn holds(&self, n: usize) -> bool {
+        (self.from..self.to).contains(&n)
+    }
+
+    /// Positions from `n` on.
+    pub(crate) fn left(&self, n: usize) -> usize {
+        self.to - n
+    }
+
+    pub(crate) fn element(&self, n: usize) -> i64 {
+        self.first + (n - self.from) as i64 * self.stride
+    }
+}
+
 impl Level {
     fn new(view: &View, order: Option<&[usize]>) -> Level {
         let mut axes: SmallVec<[Axis; 4]> = SmallVec::new();
@@ -169,15 +193,21 @@ impl Access {
         found
     }
 
-    /// How many positions from `n` on advance by single elements, as far as that is known cheaply.
-    pub(crate) fn run(&self, n: usize) -> usize {
-        match &self.levels[..] {
-            [level] if level.axes.iter().all(Axis::all) => match level.axes.last() {
-                Some(inner) if inner.stride == 1 => inner.size - n % inner.size,
-                _ => 0,
-            },
-            _ => 0,
+    /// The stretch around position `n`, as far as that is known cheaply.
+    pub(crate) fn stretch(&self, n: usize, scalars: &[f64]) -> Option<Stretch> {
+        let [level] = &self.levels[..] else { return None };
+        let (inner, outer) = level.axes.split_last()?;
+        if !level.axes.iter().all(Axis::all) {
+            return None;
         }
+        let (mut row, mut first) = (n / inner.size, level.start(scalars));
+        let from = row * inner.size;
+        for (i, axis) in outer.iter().enumerate().rev() {
+            let (at, next) = if i == 0 { (row, 0) } else { (row % axis.size, row / axis.size) };
+            row = next;
+            first += at as i64 * axis.stride;
+        }
+        Some(Stretch { from, to: from + inner.size, first, stride: inner.stride })
     }
 
     /// Positions of a row, along which elements advance by `inner`, and how far it is from one row to the next: where
@@ -394,6 +424,12 @@ mod tests {
                 let got: Vec<_> = got.iter().map(|e| (*e >= 0).then_some(i64::from(*e))).collect();
                 assert_eq!(got, wanted[from..], "{index:?} {order:?} by digits");
             }
+        }
+        for i in 0..n {
+            let Some(stretch) = access.stretch(i, &[2.0]) else { continue };
+            assert!(stretch.holds(i) && stretch.left(i) > 0);
+            let ahead = (i..i + stretch.left(i)).map(|i| Some(stretch.element(i)));
+            assert!(ahead.eq(wanted[i..i + stretch.left(i)].iter().copied()), "{index:?} {order:?} at {i}");
         }
         for from in 0..n.min(9) {
             let mut got = Vec::new();

@@ -29,6 +29,10 @@ macro_rules! vectorised {
     };
 }
 
+mod pair;
+
+pub(crate) use pair::{Pair, pair};
+
 #[inline(always)]
 fn map<A: Copy, Y>(x: &[A], y: &mut [Y], f: impl Fn(A) -> Y) {
     for (y, x) in y.iter_mut().zip(x) {
@@ -245,80 +249,9 @@ vectorised! {
     }
 }
 
-/// Two operations of which the second takes the result of the first: as its second operand where `flipped`.
-#[derive(Copy, Clone, Debug, PartialEq)]
-pub(crate) struct Pair {
-    first: Binary,
-    second: Binary,
-    flipped: bool,
-}
-
-impl Pair {
-    /// The pair, where there is a loop for it.
-    pub(crate) fn new(first: Binary, second: Binary, flipped: bool) -> Option<Pair> {
-        let known = |op| matches!(op, Binary::Add | Binary::Sub | Binary::Mul | Binary::MulZero);
-        (known(first) && known(second)).then_some(Pair { first, second, flipped })
-    }
-
-    /// Whether the operands of the first may change places.
-    pub(crate) fn commutes(self) -> bool {
-        matches!(self.first, Binary::Add | Binary::Mul)
-    }
-}
-
-/// `y = second(first(x, w), z)`; `same`: whether `w` and `z` are one number throughout.
-pub(crate) fn pair(pair: Pair, [x, w, z]: [&[u8]; 3], same: [bool; 2], y: &mut [u8]) {
-    pair_f32(pair, same, cast_slice(x), cast_slice(w), cast_slice(z), cast_slice_mut(y));
-}
-
-vectorised! {
-    fn pair_f32<'a>(
-        pair: Pair,
-        same: [bool; 2],
-        x: &'a [f32],
-        w: &'a [f32],
-        z: &'a [f32],
-        y: &'a mut [f32]
-    ) {
-        match pair.first {
-            Binary::Add => second(pair, same, [x, w, z], y, |x, w| x + w),
-            Binary::Sub => second(pair, same, [x, w, z], y, |x, w| x - w),
-            Binary::Mul => second(pair, same, [x, w, z], y, |x, w| x * w),
-            _ => second(pair, same, [x, w, z], y, mul_zero),
-        }
-    }
-}
-
 #[inline(always)]
 fn mul_zero(x: f32, w: f32) -> f32 {
     if x == 0.0 { 0.0 } else { x * w }
-}
-
-#[inline(always)]
-fn second(pair: Pair, same: [bool; 2], from: [&[f32]; 3], y: &mut [f32], f: impl Fn(f32, f32) -> f32) {
-    match (pair.second, pair.flipped) {
-        (Binary::Add, _) => map3(same, from, y, |x, w, z| f(x, w) + z),
-        (Binary::Sub, false) => map3(same, from, y, |x, w, z| f(x, w) - z),
-        (Binary::Sub, true) => map3(same, from, y, |x, w, z| z - f(x, w)),
-        (Binary::Mul, _) => map3(same, from, y, |x, w, z| f(x, w) * z),
-        (_, false) => map3(same, from, y, |x, w, z| mul_zero(f(x, w), z)),
-        (_, true) => map3(same, from, y, |x, w, z| mul_zero(z, f(x, w))),
-    }
-}
-
-#[inline(always)]
-fn map3(same: [bool; 2], [x, w, z]: [&[f32]; 3], y: &mut [f32], f: impl Fn(f32, f32, f32) -> f32) {
-    let (Some(&one), Some(&other)) = (w.first(), z.first()) else { return };
-    match same {
-        [true, true] => map(x, y, |x| f(x, one, other)),
-        [true, false] => map2(x, z, y, |x, z| f(x, one, z)),
-        [false, true] => map2(x, w, y, |x, w| f(x, w, other)),
-        [false, false] => {
-            for (((y, x), w), z) in y.iter_mut().zip(x).zip(w).zip(z) {
-                *y = f(*x, *w, *z);
-            }
-        }
-    }
 }
 
 vectorised! {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use smallvec::SmallVec;
 use wgrad_graph::DType;
 
-use crate::access::{Access, Class};
+use crate::access::{Access, Class, Stretch};
 use crate::kernels::{self, Same};
 use crate::lookup::{self, Table};
 use crate::memory::{ALIGN, Block};
@@ -78,6 +78,8 @@ struct Bench {
     same: Vec<bool>,
     /// Elements of the program's tables in the block now evaluated.
     tables: Vec<Vec<i32>>,
+    /// What each load was last known to read.
+    stretches: Vec<Stretch>,
 }
 
 thread_local! {
@@ -198,6 +200,8 @@ impl<'m, 'c> Machine<'m, 'c> {
         own.at.resize(count, At::Slot(0));
         own.same.clear();
         own.same.resize(count, false);
+        own.stretches.clear();
+        own.stretches.resize(count, Stretch::default());
         own.tables.resize_with(program.tables.len(), Vec::new);
         Machine { program, env, chunks, own, direct }
     }
@@ -315,25 +319,36 @@ impl<'m, 'c> Machine<'m, 'c> {
             return;
         }
         if let Code::Load { operand, access } = &instr.code
+            && access.class == Class::Walk
+        {
+            let size = instr.dtype.bytes();
+            let found = self.stretch(id, access, n).filter(|stretch| stretch.left(n) >= len);
+            self.own.same[id] = false;
+            match found {
+                Some(stretch) if stretch.stride == 1 => {
+                    if let Operand::Bytes { base, .. } = self.env.operands[*operand] {
+                        self.own.at[id] = At::Operand(*operand, (stretch.element(n) - base) as usize * size);
+                        return;
+                    }
+                }
+                Some(stretch) if stretch.stride == 0 && instr.thin => {
+                    if let At::Slot(slot) = to {
+                        let mut block = std::mem::take(&mut self.own.slots[slot]);
+                        let (from, base) = self.source(*operand);
+                        let first = (stretch.element(n) - base) as usize * size;
+                        block.bytes_mut()[..size].copy_from_slice(&from[first..first + size]);
+                        self.own.slots[slot] = block;
+                        (self.own.same[id], self.own.at[id]) = (true, to);
+                        return;
+                    }
+                }
+                _ => {}
+            }
+        } else if let Code::Load { operand, access } = &instr.code
             && let Some(start) = self.borrowed(*operand, access, n, len)
         {
             self.own.at[id] = At::Operand(*operand, start * instr.dtype.bytes());
             return;
-        }
-        if let Code::Load { operand, access } = &instr.code
-            && access.class == Class::Walk
-            && instr.thin
-            && let At::Slot(slot) = to
-        {
-            self.own.same[id] = access.still(n) >= len;
-            if self.own.same[id] {
-                let size = instr.dtype.bytes();
-                let mut block = std::mem::take(&mut self.own.slots[slot]);
-                self.load(*operand, access, instr.dtype, n, 1, &mut block.bytes_mut()[..size]);
-                self.own.slots[slot] = block;
-                self.own.at[id] = to;
-                return;
-            }
         }
         let bytes = len * instr.dtype.bytes();
         match to {
@@ -352,6 +367,14 @@ impl<'m, 'c> Machine<'m, 'c> {
         self.own.at[id] = to;
     }
 
+    /// Where a load reads around position `n`, found anew where what was last known does not reach there.
+    fn stretch(&mut self, id: InstrId, access: &Access, n: usize) -> Option<Stretch> {
+        if !self.own.stretches[id].holds(n) {
+            self.own.stretches[id] = access.stretch(n, self.env.scalars)?;
+        }
+        Some(self.own.stretches[id])
+    }
+
     /// The element from which a load's block can be read in place.
     fn borrowed(&self, operand: usize, access: &Access, n: usize, len: usize) -> Option<usize> {
         let Operand::Bytes { base, .. } = self.env.operands[operand] else { return None };
@@ -359,10 +382,8 @@ impl<'m, 'c> Machine<'m, 'c> {
             Class::Flat => Some((n as i64 + self.offset(access) - base) as usize),
             Class::Uniform => None,
             Class::Walk => {
-                if access.run(n) < len {
-                    return None;
-                }
-                access.element(n, self.env.scalars).map(|first| (first - base) as usize)
+                let stretch = access.stretch(n, self.env.scalars)?;
+                (stretch.stride == 1 && stretch.left(n) >= len).then(|| (stretch.element(n) - base) as usize)
             }
         }
     }

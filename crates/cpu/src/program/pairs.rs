@@ -1,7 +1,7 @@
 //! Two operations in one loop: the block between them is neither written nor read again. Both round as they do
 //! apart.
 
-use wgrad_graph::DType;
+use wgrad_graph::{Binary, DType};
 
 use super::{Code, Instr, InstrId, Target, uniform};
 use crate::kernels::Pair;
@@ -21,11 +21,15 @@ pub(super) fn join(instrs: &mut Vec<Instr>, roots: &mut [InstrId], targets: &mut
         }
         for (inner, z, flipped) in [(x, w, false), (w, x, true)] {
             let Code::Binary { op: first, x, w } = instrs[inner].code else { continue };
-            let alone = uses[inner] == 1 && !uniform[inner] && instrs[inner].dtype == DType::F32;
-            if let Some(pair) = Pair::new(first, second, flipped).filter(|_| alone) {
+            let squared = z == inner && second == Binary::Mul;
+            let alone = uses[inner] == 1 + usize::from(squared)
+                && !uniform[inner]
+                && instrs[inner].dtype == DType::F32;
+            let pair = if squared { Pair::squared(first) } else { Pair::new(first, second, flipped) };
+            if let Some(pair) = pair.filter(|_| alone) {
                 // What is the same throughout comes second where the order does not matter.
                 let (x, w) = if uniform[x] && pair.commutes() { (w, x) } else { (x, w) };
-                instrs[j].code = Code::Pair { pair, x, w, z };
+                instrs[j].code = Code::Pair { pair, x, w, z: if squared { w } else { z } };
                 gone[inner] = true;
                 break;
             }
