@@ -122,6 +122,14 @@ pub(crate) fn fault(gpu: &Gpu, Trusted { path, windows }: Trusted) -> Result<Opt
     first(beside(&trials, wrong))
 }
 
+/// A buffer that holds NaN, for results: in memory that was used before, those of another trial may be left, and look
+/// right where nothing was written.
+fn unwritten(gpu: &Gpu, bytes: usize) -> Result<BufferId> {
+    let buffer = gpu.alloc(bytes)?;
+    gpu.write(buffer, &vec![0xff; bytes])?;
+    Ok(buffer)
+}
+
 /// Sizes of the windows of trials.
 const WINDOW: [usize; 2] = [3, 3];
 /// Images with their channels last, whose windows' places end within a step of a product along K.
@@ -245,7 +253,7 @@ impl Trial {
             buffers.push(buffer);
         }
         let bytes = 4 * batch * m * n;
-        let out = gpu.alloc(bytes)?;
+        let out = unwritten(gpu, bytes)?;
         let leaves = [LeafArg::Buffer(buffers[0]), LeafArg::Buffer(buffers[1])];
         gpu.submit(&ready, Args { leaves: &leaves, scalars: &[], outputs: &[out], watch: None })?;
         let read = gpu.read(&[(out, bytes)])?.wait(LONG)?;

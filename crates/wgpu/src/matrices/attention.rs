@@ -7,7 +7,7 @@ use wgrad_graph::{
     Result, Root, Shape, Val, bail, plan,
 };
 
-use super::{LONG, f16_bits, first, noise};
+use super::{LONG, f16_bits, first, noise, unwritten};
 use crate::beside::beside;
 use crate::gpu::Gpu;
 use crate::launch::{Lowered, On};
@@ -231,7 +231,7 @@ fn run(
     let mut made = Vec::new();
     for out in &outs {
         let bytes = out.shape.elems() * 4;
-        made.push((gpu.alloc(bytes)?, bytes));
+        made.push((unwritten(gpu, bytes)?, bytes));
     }
     let outputs: Vec<_> = made.iter().map(|(buffer, _)| *buffer).collect();
     gpu.submit(&ready, Args { leaves: &leaves, scalars: &[], outputs: &outputs, watch: None })?;
