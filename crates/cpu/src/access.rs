@@ -225,17 +225,6 @@ impl Access {
         !self.is_dynamic() && self.levels.len() == 1 && self.levels[0].offset == 0
     }
 
-    /// How many positions from `n` on lead to one element, as far as that is known cheaply.
-    pub(crate) fn still(&self, n: usize) -> usize {
-        match &self.levels[..] {
-            [level] if level.axes.iter().all(Axis::all) => match level.axes.last() {
-                Some(inner) if inner.stride == 0 => inner.size - n % inner.size,
-                _ => 0,
-            },
-            _ => 0,
-        }
-    }
-
     /// Whether each of `rows` equal parts of the positions leads to elements of its own `width` alone.
     pub(crate) fn is_local(&self, rows: usize, width: usize) -> bool {
         let [level] = &self.levels[..] else { return false };

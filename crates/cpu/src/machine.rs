@@ -505,7 +505,9 @@ impl<'m, 'c> Machine<'m, 'c> {
             let Some(element) = element else { return out.fill(0) };
             let from = Table { size, bytes: from, first: element - base, stride, along, limit };
             let same = match &self.program.instrs[at].code {
-                Code::Load { access, .. } => access.still(n + pos) >= count,
+                Code::Load { access, .. } => access
+                    .stretch(n + pos, self.env.scalars)
+                    .is_some_and(|stretch| stretch.stride == 0 && stretch.left(n + pos) >= count),
                 _ => false,
             };
             if let Some((j, at)) = lookup::look_up(from, index_dtype, index, pos, same, out) {

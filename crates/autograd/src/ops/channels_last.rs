@@ -33,10 +33,13 @@ pub(super) fn suits(
         return Ok(false);
     }
     let halves = factors[0].try_out()?.dtype.is_half() && factors[1].try_out()?.dtype.is_half();
+    let rows = if halves { usize::MAX } else { rows.unwrap_or(0) };
+    if rows < ROWS / 2 {
+        return Ok(false);
+    }
     let state = table::lock(factors[0].context)?;
     let caps = state.backend.caps();
-    let least = if caps.allows(Fast::WindowScales) { ROWS / 2 } else { ROWS };
-    Ok(caps.allows(Fast::ChannelsLast) && (halves || rows.is_some_and(|rows| rows >= least)))
+    Ok(caps.allows(Fast::ChannelsLast) && (rows >= ROWS || caps.allows(Fast::WindowScales)))
 }
 
 /// `x`, or the halves of which it is the same numbers as f32: so they are stored.
