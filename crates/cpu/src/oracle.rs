@@ -54,7 +54,7 @@ impl Oracle {
             native_half: false,
             long_words: false,
             // By definitions alone.
-            off: Off::WITHOUT_UNITS.and(Off::UNMEASURED),
+            off: Off::WITHOUT_UNITS,
             half_factors: false,
             cooperative: false,
         };

@@ -70,13 +70,11 @@ pub enum Fast {
     BoundPlans,
     /// Convolutions over values that lie with their channels last, so that the factors of their products are vectors.
     ChannelsLast,
-    /// Scales of windows of f32 on units, made of the largest numbers of what windows share.
-    WindowScales,
 }
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 32] = [
+    pub const ALL: [Fast; 31] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
@@ -108,7 +106,6 @@ impl Fast {
         Fast::SplitAttention,
         Fast::BoundPlans,
         Fast::ChannelsLast,
-        Fast::WindowScales,
     ];
 
     /// The name by which it is switched off.
@@ -145,7 +142,6 @@ impl Fast {
             Fast::SplitAttention => "split_attention",
             Fast::BoundPlans => "bound_plans",
             Fast::ChannelsLast => "channels_last",
-            Fast::WindowScales => "window_scales",
         }
     }
 
@@ -168,11 +164,9 @@ pub struct Off(u32);
 impl Off {
     /// Paths that pay where units multiply matrices: off on other devices unless they are asked for.
     pub const WITHOUT_UNITS: Off = Off(1 << Fast::ChannelsLast as u32);
-    /// Paths that are right but that no GPU has been timed with: off unless they are asked for.
-    pub const UNMEASURED: Off = Off(1 << Fast::WindowScales as u32);
 
-    /// What `WGRAD_OFF` names: paths separated by commas, or `all`; and [`Off::UNMEASURED`] and, on a device without
-    /// `units` for matrices, [`Off::WITHOUT_UNITS`], but for what `WGRAD_ON` names.
+    /// What `WGRAD_OFF` names: paths separated by commas, or `all`; and, on a device without `units` for matrices,
+    /// [`Off::WITHOUT_UNITS`] but for what `WGRAD_ON` names.
     ///
     /// # Panics
     /// Where one names a path that there is not: a search that switches nothing off finds nothing.
@@ -186,8 +180,7 @@ impl Off {
                 }
             }
         });
-        let else_off = if units { Off::UNMEASURED } else { Off::UNMEASURED.and(Off::WITHOUT_UNITS) };
-        off.and(else_off.less(on))
+        if units { off } else { off.and(Off::WITHOUT_UNITS.less(on)) }
     }
 
     /// These but for those of `other`.

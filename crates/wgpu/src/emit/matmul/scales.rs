@@ -1,15 +1,13 @@
 //! The scales of a split product, a power of two for each row of A and each column of B: a launch finds the
-//! largest and the smallest number of each, and every workgroup of the product makes scales of them. Of windows that
-//! overlap, those of each run of neighbours that windows share are found, and a workgroup combines those of a window.
+//! largest and the smallest number of each, and every workgroup of the product makes scales of them.
 
 use std::fmt::Write as _;
 
-use wgrad_graph::{Fast, Result};
+use wgrad_graph::Result;
 
 use super::super::kernel::{Kernel, Touch};
-use super::address::Side;
+use super::Tiles;
 use super::units::Rows;
-use super::{Sizes, Tiles};
 use crate::choose::Units;
 use crate::launch::Launch;
 
@@ -24,51 +22,6 @@ const BUSY: usize = 1056;
 /// Most parts of K: every workgroup of the product combines them.
 const PARTS: usize = 16;
 
-/// Most runs of a window: every workgroup of the product combines them.
-const RUNS: usize = 64;
-
-/// Neighbours along K that windows hold whole, or not at all.
-#[derive(Copy, Clone)]
-struct Runs {
-    elems: usize,
-    /// How many the factor in memory is.
-    count: usize,
-}
-
-impl Runs {
-    /// Those of the right factor, where windows hold each several times.
-    fn of(tiles: &Tiles<'_>) -> Option<Runs> {
-        let (Sizes { batch, n, k, .. }, side) = (tiles.sizes, &tiles.sides[1]);
-        let (&(last, neighbours), rest) = side.k.split_last()?;
-        if !tiles.cx.caps.allows(Fast::WindowScales) || !side.vector || !side.along_k || neighbours != 1 {
-            return None;
-        }
-        let digits = side.batch.iter().flatten().chain(&side.mn).chain(rest);
-        let starts = digits.map(|(_, stride)| stride.unsigned_abs() as usize);
-        let elems = starts.chain([side.offset.unsigned_abs() as usize]).fold(last, gcd);
-        let operand = tiles.cx.step.group.operands[usize::from(side.operand)];
-        let held = tiles.cx.graph.out(operand).shape.elems();
-        let pays = batch * n * k >= 2 * held && k / elems <= RUNS && held.is_multiple_of(elems);
-        pays.then(|| Runs { elems, count: held / elems })
-    }
-
-    /// The factor in memory, a run in each row.
-    fn side(self, side: &Side) -> Side {
-        let (mn, k) = ([(self.count, self.elems as i64)], [(self.elems, 1)]);
-        Side {
-            batch: Vec::new(),
-            mn: mn.into_iter().collect(),
-            k: k.into_iter().collect(),
-            offset: 0,
-            ..*side
-        }
-    }
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 /// Where the largest and smallest numbers and the marks lie in scratch memory, after the sums of parts of K.
 #[derive(Copy, Clone)]
 pub(super) struct Scales {
@@ -78,9 +31,7 @@ pub(super) struct Scales {
     offset: usize,
     /// Parts of K that are looked at apart from each other.
     parts: usize,
-    /// Runs of B, where its windows share them.
-    runs: Option<Runs>,
-    /// Largest numbers of A and of B.
+    /// Rows of A and columns of B, of all the batch.
     counts: [usize; 2],
     /// The numbers of both factors, and a mark for each tile.
     words: usize,
@@ -88,23 +39,19 @@ pub(super) struct Scales {
 
 impl Scales {
     pub(super) fn new(tiles: &Tiles<'_>, [bm, bn]: [u32; 2], splits: u32) -> Scales {
-        let Sizes { batch, m, n, k } = tiles.sizes;
-        let runs = Runs::of(tiles);
+        let super::Sizes { batch, m, n, k } = tiles.sizes;
         let planes = if splits > 1 { tiles.count() * splits as usize * 4 } else { 0 };
-        let second = runs.map_or(batch * n.div_ceil(TALL as usize), |r| r.count.div_ceil(TALL as usize));
-        let groups = batch * m.div_ceil(TALL as usize) + second;
+        let groups = batch * (m.div_ceil(TALL as usize) + n.div_ceil(TALL as usize));
         let wanted = (BUSY / groups.max(1)).min(k / 128).clamp(1, PARTS);
         let parts = k.div_ceil(k.div_ceil(wanted).next_multiple_of(STEP as usize));
-        let counts = [parts * batch * m, runs.map_or(parts * batch * n, |runs| runs.count)];
         let marks = batch * splits as usize * m.div_ceil(bm as usize) * n.div_ceil(bn as usize);
         Scales {
             bm,
             bn,
             offset: planes.next_multiple_of(tiles.cx.caps.align_bytes),
             parts,
-            runs,
-            counts,
-            words: 2 * (counts[0] + counts[1]) + marks,
+            counts: [batch * m, batch * n],
+            words: 2 * parts * batch * (m + n) + marks,
         }
     }
 
@@ -124,7 +71,7 @@ impl Scales {
 
     /// Words before the largest numbers of factor `side`, before its smallest ones, and before the marks.
     fn starts(&self, k: &mut Kernel<'_>) -> [String; 4] {
-        let [a, b] = self.counts;
+        let [a, b] = self.counts.map(|count| count * self.parts);
         let names = ["least_a", "most_b", "least_b", "marks"];
         let values = [a, 2 * a, 2 * a + b, 2 * (a + b)];
         std::array::from_fn(|i| k.word(names[i], values[i] as i64))
@@ -152,36 +99,24 @@ impl Scales {
             k.reads(side.operand, if side.vector { Touch::Quad } else { Touch::Each });
         }
         self.note(&mut k);
-        let deep = tiles.sizes.k;
-        let chunk = deep.div_ceil(self.parts).next_multiple_of(STEP as usize);
+        let depth = tiles.sizes.k;
+        let chunk = depth.div_ceil(self.parts).next_multiple_of(STEP as usize);
+        let whole = depth.is_multiple_of(STEP as usize);
         let mut range = tiles.sizes_text(&mut k);
-        let runs =
-            self.runs.map(|runs| (runs.elems, runs.side(&tiles.sides[1]), k.word("runs", runs.count as i64)));
-        let across = runs.as_ref().map_or("columns", |(.., count)| count);
         let (depth, chunk) = (k.dim(tiles.rank() - 1), k.word("chunk", chunk as i64));
         let (batch_text, coords) = tiles.batch_coords(&mut k, "z");
         let _ = writeln!(
             range,
             "let tiles = (rows + TILE - 1u) / TILE;\nlet second = group.x >= tiles;\n\
              let first = select(group.x, group.x - tiles, second) * TILE;\n\
-             let count = select(rows, {across}, second);\nlet z = group.z;\n\
+             let count = select(rows, columns, second);\nlet z = group.z;\n\
              let begin = group.y * {chunk};\nlet end = min(begin + {chunk}, {depth});\n{batch_text}"
         );
-        if runs.is_some() {
-            range.push_str("let alone = group.y + group.z == 0u;\n");
-        }
-        for (mut side, condition) in tiles.sides.iter().zip(["!second", "second"]) {
-            let (mut whole, mut begun) = (deep.is_multiple_of(STEP as usize), String::new());
-            if let ("b", Some((elems, runs, count))) = (side.name, &runs) {
-                (side, whole) = (runs, elems.is_multiple_of(STEP as usize));
-                let end = k.word("run", *elems as i64);
-                begun =
-                    format!("let columns = {count};\nlet begin = 0u;\nlet end = select(0u, {end}, alone);\n");
-            }
+        for (side, condition) in tiles.sides.iter().zip(["!second", "second"]) {
             let vector = tiles.vector(&k, side);
             let rows = Rows { side, vector, extent: TALL, bk: STEP, wg: WG, whole, halves: false };
             let at = if side.name == "a" { "row0" } else { "col0" };
-            let _ = writeln!(range, "if ({condition}) {{\nlet {at} = first;\n{begun}");
+            let _ = writeln!(range, "if ({condition}) {{\nlet {at} = first;");
             range.push_str(&tiles.origin(&mut k, side, &coords));
             range.push_str(&rows.place(tiles, &mut k));
             range.push_str(&look(tiles, &mut k, &rows));
@@ -190,16 +125,14 @@ impl Scales {
         let [least_a, most_b, least_b, _] = self.starts(&mut k);
         let batch = k.word("batch", tiles.sizes.batch as i64);
         let (most, least) = (self.word(&k, "most + at"), self.word(&k, "least + at"));
-        let once = if self.runs.is_some() { " && (alone || !second)" } else { "" };
         let store = format!(
-            "if (lane < TILE && first + lane < count{once}) {{\nlet most = select(0u, {most_b}, second);\n\
+            "if (lane < TILE && first + lane < count) {{\nlet most = select(0u, {most_b}, second);\n\
              let least = select({least_a}, {least_b}, second);\n\
              let at = (group.y * {batch} + z) * count + first + lane;\n\
              {most} = atomicLoad(&largest[lane]);\n{least} = atomicLoad(&smallest[lane]);\n}}\n"
         );
-        let Sizes { batch, m, n, .. } = tiles.sizes;
-        let columns = self.runs.map_or(n, |runs| runs.count);
-        let across = m.div_ceil(TALL as usize) + columns.div_ceil(TALL as usize);
+        let super::Sizes { batch, m, n, .. } = tiles.sizes;
+        let across = m.div_ceil(TALL as usize) + n.div_ceil(TALL as usize);
         let grid = [across as u32, self.parts as u32, batch as u32];
         k.finish(wgrad_wgsl::MATMUL_RANGE, "", &[("range", &range), ("store", &store)], grid, 0)
     }
@@ -211,35 +144,18 @@ impl Scales {
         let batch = k.word("batch", tiles.sizes.batch as i64);
         let parts = k.word("parts", self.parts as i64);
         let mut out = "if (lane < 4u) { atomicStore(&said[lane], 0u); }\nworkgroupBarrier();\n".to_owned();
-        for (side, extent, at, count, most, least) in [
-            (&tiles.sides[0], units.bm, "row0", "rows", "0u", &*least_a),
-            (&tiles.sides[1], units.bn, "col0", "columns", &*most_b, &*least_b),
+        for (name, extent, at, count, most, least) in [
+            ("a", units.bm, "row0", "rows", "0u", &*least_a),
+            ("b", units.bn, "col0", "columns", &*most_b, &*least_b),
         ] {
-            let name = side.name;
             let largest = self.word(k, &format!("{most} + at"));
             let smallest = self.word(k, &format!("{least} + at"));
-            let combined = format!("most = max(most, {largest});\nleast = min(least, {smallest});\n");
-            let (mut place, mut run) = (String::new(), String::new());
-            let (count, first, next) = match self.runs.filter(|_| name == "b") {
-                Some(runs) => {
-                    let elems = k.word("run", runs.elems as i64);
-                    let beside =
-                        tiles.term(k, side, false, "bu", &format!("min({at} + r, {count} - 1u)"), &mut place);
-                    let _ = writeln!(place, "let window = {name}z + {beside};");
-                    let along = tiles.term(k, side, true, "bv", &format!("(p * {elems})"), &mut run);
-                    let _ = writeln!(run, "let at = (window + {along}) / {elems};");
-                    (k.word("window", (tiles.sizes.k / runs.elems) as i64), String::new(), String::new())
-                }
-                None => {
-                    let first = format!("var at = z * {count} + min({at} + r, {count} - 1u);\n");
-                    (parts.clone(), first, format!("at += {batch} * {count};\n"))
-                }
-            };
             let _ = writeln!(
                 out,
                 "for (var r = lane; r < {extent}u; r += WG) {{\n\
-                 {place}{first}var most = 0u;\nvar least = 0xffffffffu;\n\
-                 for (var p = 0u; p < {count}; p += 1u) {{\n{run}{combined}{next}}}\n\
+                 var at = z * {count} + min({at} + r, {count} - 1u);\nvar most = 0u;\nvar least = 0xffffffffu;\n\
+                 for (var p = 0u; p < {parts}; p += 1u) {{\nmost = max(most, {largest});\n\
+                 least = min(least, {smallest});\nat += {batch} * {count};\n}}\n\
                  let e = i32(most >> 23u);\n\
                  let tiny = least < (u32(max(e - 28, 1)) << 23u) - 1u;\n\
                  f{name}[r] = (u32(clamp(141 - e, -126, 126) + 127) << 23u)\n\
