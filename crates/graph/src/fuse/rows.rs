@@ -339,6 +339,7 @@ impl Merger<'_, '_> {
             }
             (0..exprs.len()).filter(|id| needed[*id] && stages[*id].whole).for_each(|id| times[id] += 1);
         }
+        let gpu = !matches!(self.cut.caps.kind, DeviceKind::Cpu | DeviceKind::Oracle);
         let mut dear = 0;
         for ((expr, _), times) in exprs.iter().zip(times).filter(|(_, times)| *times > 1) {
             dear += (times - 1)
@@ -348,6 +349,10 @@ impl Merger<'_, '_> {
                     }
                     Expr::Unary { op, .. } => usize::from(op.row().hard),
                     Expr::Binary { op, .. } => usize::from(op.row().hard),
+                    // Which of several parts has the element, and where, takes divisions.
+                    Expr::Load { index: i, .. } | Expr::Valid { index: i } => {
+                        usize::from(gpu && !index(group, *i).is_strided())
+                    }
                     _ => 0,
                 };
         }

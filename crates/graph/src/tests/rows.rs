@@ -222,6 +222,27 @@ fn random_numbers_are_not_made_again() {
     verify(&s, &plan, 4);
 }
 
+/// Elements of several parts by turns are found by divisions: they are stored before rows of them are reduced, except
+/// where a pass over memory costs more.
+#[test]
+fn what_takes_divisions_is_not_made_again() {
+    let mut s = Sketch::new();
+    let parts: Vec<Val> = (0..4).map(|_| s.x(&[1, 5, 8])).collect();
+    let all = s.op(Op::Concat { axis: 0 }, &parts);
+    let turns = s.permute(all, &[1, 2, 0]);
+    let x = s.reshape(turns, &[5, 32]);
+    let x = s.un(Unary::Relu, x);
+    let [y, ..] = norm(&mut s, x, &[1]);
+    let text = told(&s, &[x, y]);
+    assert!(
+        matches!(&text[..], [x, y] if x.starts_with("pointwise") && y.starts_with("row program")),
+        "{text:?}"
+    );
+    let roots = [x, y].map(|val| Root { val, into: None });
+    let cpu = Caps { kind: DeviceKind::Cpu, ..caps() };
+    assert_eq!(checked(&s, &roots, &s.leaves(LeafKind::Buffer), &FUSED, &cpu).steps.len(), 1);
+}
+
 /// A table read at places that change along the row, by an index that does not.
 #[test]
 fn tables_may_be_read_along_a_row() {
