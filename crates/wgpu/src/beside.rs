@@ -34,6 +34,15 @@ pub(crate) fn beside<'a, T: Sync, R: Send>(items: &'a [T], f: impl Fn(&'a T) -> 
     made.into_iter().map(|(_, result)| result).collect()
 }
 
+/// What `a` and `b` return, run at the same time.
+pub(crate) fn both<A: Send, B>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> B) -> (A, B) {
+    thread::scope(|scope| {
+        let a = scope.spawn(a);
+        let b = b();
+        (a.join().unwrap_or_else(|panic| resume_unwind(panic)), b)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,6 +62,14 @@ mod tests {
         }
         let there = std::sync::Barrier::new(2);
         beside(&[(), ()], |()| there.wait());
+    }
+
+    #[test]
+    fn both_run_side_by_side() {
+        let there = std::sync::Barrier::new(2);
+        let wait = || there.wait().is_leader();
+        let (a, b) = both(wait, wait);
+        assert!(a != b);
     }
 
     #[test]

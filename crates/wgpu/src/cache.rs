@@ -37,11 +37,12 @@ pub(crate) fn folder() -> Option<PathBuf> {
         .or_else(|| var("HOME").map(|p| p.join(".cache").join("wgrad")))
 }
 
-/// The file for an adapter and its driver.
-pub(crate) fn file(folder: &Path, info: &wgpu::AdapterInfo) -> Option<PathBuf> {
+/// The file for an adapter and its driver, and for what a device is opened: a file holds what the device has that wrote
+/// it last.
+pub(crate) fn file(folder: &Path, info: &wgpu::AdapterInfo, what: &str) -> Option<PathBuf> {
     let key = wgpu::util::pipeline_cache_key(info)?;
     let driver = hash(format!("{}\n{}\n{}", info.name, info.driver, info.driver_info).as_bytes());
-    Some(folder.join(format!("{key}_{driver:016x}.bin")))
+    Some(folder.join(format!("{key}_{driver:016x}{what}.bin")))
 }
 
 /// The data in `file`; `None` when there is none or it is not what was written.

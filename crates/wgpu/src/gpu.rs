@@ -191,18 +191,18 @@ impl Gpu {
         // Without units for them, halves are widened once rather than by every tile that reads them.
         caps.half_factors &= caps.allows(Fast::CooperativeMatmul);
         caps.cooperative &= matrices::PATHS.into_iter().any(|path| caps.allows(path));
-        match Gpu::untested(adapter, caps.clone()) {
+        match Gpu::untested(adapter, caps.clone(), "") {
             Err(error) if caps.cooperative => {
                 tracing::warn!(adapter = adapter.name, %error, "does not open with units for matrices; not used");
                 let off = caps.off.and(Off::of_env(false));
-                Gpu::untested(adapter, Caps { half_factors: false, cooperative: false, off, ..caps })
+                Gpu::untested(adapter, Caps { half_factors: false, cooperative: false, off, ..caps }, "")
             }
             opened => opened,
         }
     }
 
     /// A device with these limits, as they are but for words of 16 bits.
-    pub(crate) fn untested(adapter: &AdapterInfo, mut caps: Caps) -> Result<Gpu> {
+    pub(crate) fn untested(adapter: &AdapterInfo, mut caps: Caps, what: &str) -> Result<Gpu> {
         caps.native_half &= caps.allows(Fast::NativeHalf);
         caps.long_words &= caps.allows(Fast::LongWords) && choose::software(&caps);
         let mut features = features(&adapter.adapter);
@@ -238,7 +238,7 @@ impl Gpu {
                 caps.off = caps.off.with(path);
             }
         }
-        let kernels = Kernels::open(&device, &faults, &info, &caps)?;
+        let kernels = Kernels::open(&device, &faults, &info, &caps, what)?;
         let flag = faults.scoped(&device, "open", || {
             device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("error flag"),
@@ -323,14 +323,20 @@ impl Backend for Gpu {
     }
 
     fn prepare(&self, plan: &Arc<Plan>) -> Result<Arc<dyn Prepared>> {
-        let mut lowered = prepare::lower(&self.core.caps, plan)?;
+        let caps = &self.core.caps;
+        let lowered = prepare::lower(caps, plan)?;
         let trusted = matrices::trusted(&lowered);
-        let refused = matrices::refused(&self.adapter, &self.core.caps, &trusted);
-        if !refused.is_empty() {
-            let off = refused.into_iter().fold(self.core.caps.off, Off::with);
-            lowered = prepare::lower(&Caps { off, ..self.core.caps.clone() }, plan)?;
-        }
-        Ok(Arc::new(prepare::prepare(&self.core, plan, lowered)?))
+        let prepare = |lowered| prepare::prepare(&self.core, plan, lowered);
+        let without = |refused: Vec<Fast>| {
+            let off = refused.into_iter().fold(caps.off, Off::with);
+            prepare(prepare::lower(&Caps { off, ..caps.clone() }, plan)?)
+        };
+        let refused = || matrices::refused(&self.adapter, caps, &trusted);
+        let ready = match trusted.is_empty() {
+            true => prepare(lowered)?,
+            false => matrices::proven(|| prepare(lowered), refused, without)?,
+        };
+        Ok(Arc::new(ready))
     }
 
     fn alloc(&self, bytes: usize) -> Result<BufferId> {

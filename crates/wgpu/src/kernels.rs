@@ -1,5 +1,6 @@
 //! Kernels: WGSL text compiled once for each text and layout, beside each other, at first use.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -155,12 +156,14 @@ impl Kernels {
         })
     }
 
-    /// No kernels yet; those that the driver compiled in earlier runs are read from disk.
+    /// No kernels yet; those that the driver compiled in earlier runs are read from disk, for `what` the device is
+    /// opened.
     pub(crate) fn open(
         device: &wgpu::Device,
         faults: &Faults,
         info: &wgpu::AdapterInfo,
         caps: &Caps,
+        what: &str,
     ) -> Result<Kernels> {
         let uniform = faults.scoped(device, "open", || {
             device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
@@ -170,7 +173,7 @@ impl Kernels {
         })?;
         let file = cache::folder()
             .filter(|_| device.features().contains(wgpu::Features::PIPELINE_CACHE))
-            .and_then(|folder| cache::file(&folder, info));
+            .and_then(|folder| cache::file(&folder, info, what));
         let disk = file.and_then(|file| {
             let data = cache::load(&file);
             let open = || {
@@ -207,11 +210,13 @@ impl Kernels {
         };
         let mut seen = HashSet::new();
         // One that another thread compiles is waited for after ours are begun.
-        let missing: Vec<(&Wanted, &Place)> = wanted
+        let mut missing: Vec<(&Wanted, &Place)> = wanted
             .iter()
             .zip(&places)
             .filter(|(w, place)| place.try_lock().map_or(true, |kernel| kernel.is_none()) && seen.insert(*w))
             .collect();
+        // The longest first: one that takes a driver seconds and is begun last keeps all others waiting.
+        missing.sort_by_key(|(wanted, _)| Reverse(wanted.source.len()));
         if !missing.is_empty() {
             let start = Instant::now();
             let made = beside(&missing, |(wanted, place)| -> Result<u64> {

@@ -12,7 +12,7 @@ use wgrad_graph::{
 };
 
 use crate::adapter::AdapterInfo;
-use crate::beside::beside;
+use crate::beside::{beside, both};
 use crate::choose::{self, Product};
 use crate::faults::lock;
 use crate::gpu::Gpu;
@@ -69,7 +69,8 @@ pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps, all: &[Trusted]) -> Ve
     let tried = tried.get_or_insert_default();
     let wrong = |one: Trusted| {
         let path = one.path;
-        match Gpu::untested(adapter, caps.clone()).and_then(|gpu| fault(&gpu, one)) {
+        let what = format!("_{path}{}", if one.windows { "_windows" } else { "" });
+        match Gpu::untested(adapter, caps.clone(), &what).and_then(|gpu| fault(&gpu, one)) {
             Ok(None) => return false,
             Ok(Some(why)) => tracing::warn!(adapter = adapter.name, %path, why, "wrong; not used"),
             Err(error) => tracing::warn!(adapter = adapter.name, %path, %error, "fails; not used"),
@@ -80,6 +81,21 @@ pub(crate) fn refused(adapter: &AdapterInfo, caps: &Caps, all: &[Trusted]) -> Ve
     let new: Vec<Trusted> = all.iter().filter(|one| !tried.contains_key(&key(one))).copied().collect();
     tried.extend(new.iter().map(key).zip(beside(&new, |one| wrong(*one))));
     all.iter().filter(|one| tried[&key(one)]).map(|one| one.path).collect()
+}
+
+/// What `make` gives if no path is `refused`, else what `again` gives without those. Compiling does no harm and takes longer
+/// than to find out what may be run, so that the one does not wait for the other.
+pub(crate) fn proven<T>(
+    make: impl FnOnce() -> Result<T>,
+    refused: impl FnOnce() -> Vec<Fast> + Send,
+    again: impl FnOnce(Vec<Fast>) -> Result<T>,
+) -> Result<T> {
+    let (refused, made) = both(refused, make);
+    if refused.is_empty() {
+        return made;
+    }
+    drop(made);
+    again(refused)
 }
 
 /// The first failure or fault.

@@ -1,14 +1,14 @@
 //! Products by every kernel for them that an adapter can run, whatever the table of choices says.
 
-use wgrad_graph::{Backend, Caps, DType, Fast, Off};
+use wgrad_graph::{Backend, Caps, DType, Fast};
 
 use super::on_every_adapter;
 use crate::Gpu;
 use crate::beside::beside;
 use crate::choose::{Direct, Product, Stream, Tile, Units, in_parts};
 use crate::emit::emulated;
-use crate::launch::{Lowered, On, Trusted};
-use crate::matrices::{Trial, fault};
+use crate::launch::Trusted;
+use crate::matrices::{Trial, fault, proven};
 
 fn kernels(caps: &Caps) -> Vec<Product> {
     let tile = |bm, bn, bk, tm, tn| [1, 3].map(|splits| Product::Tile(Tile { bm, bn, bk, tm, tn, splits }));
@@ -107,13 +107,7 @@ fn windows_on_emulated_units() {
         if adapter.name.contains("SwiftShader") {
             return;
         }
-        let [gpu, by_runs] = [false, true].map(|runs| {
-            Gpu::open_with(adapter, |caps| {
-                caps.half_factors = true;
-                caps.off = if runs { Off::default() } else { caps.off.with(Fast::WindowScales) };
-            })
-            .unwrap()
-        });
+        let gpu = Gpu::open_with(adapter, |caps| caps.half_factors = true).unwrap();
         // Places that end with a step of K, and that do not.
         let images = [[2, 9, 10, 12], [2, 10, 10, 12]];
         let forms = [(false, 1, false), (true, 3, false), (false, 2, true), (true, 1, true)];
@@ -127,51 +121,21 @@ fn windows_on_emulated_units() {
                 true => (in_parts(Product::Split(units, plain), splits), DType::F32),
             };
             let trial = Trial::of_windows(images, 35, turned, dtype);
-            for gpu in [&gpu, &by_runs].into_iter().take(1 + usize::from(split)) {
-                // Windows of the weight's gradient have no runs along K.
-                let runs = split && !turned && gpu.caps().allows(Fast::WindowScales);
-                let edit = |lowered: &mut Lowered| {
-                    assert_eq!(lowered.launches[0].source.contains("let alone"), runs, "{trial:?}");
-                    emulated(lowered);
-                };
-                let run = |factors: [&[u8]; 2]| trial.run_as(gpu, product, factors, edit);
-                let wrong = if split { trial.off(run) } else { trial.inexact(run) };
-                assert_eq!(wrong.unwrap(), None, "{adapter}: {trial:?}, without {}", gpu.caps().off);
-            }
+            let run = |factors: [&[u8]; 2]| trial.run_as(&gpu, product, factors, emulated);
+            let wrong = if split { trial.off(run) } else { trial.inexact(run) };
+            assert_eq!(wrong.unwrap(), None, "{adapter}: {trial:?}");
         });
     });
 }
 
-/// A scale knows every place of its window: next to each other are places whose numbers differ by powers of two.
 #[test]
-fn windows_of_places_that_differ() {
-    let plain = Tile { bm: 64, bn: 64, bk: 16, tm: 8, tn: 4, splits: 1 };
-    let units = Units { bm: 64, bn: 64, bk: 32, wm: 32, wn: 32, splits: 1, split: true };
-    let images = [2, 7, 9, 12];
-    let trial = Trial::of_windows(images, 20, false, DType::F32);
-    let number = |i: usize| ((i * 7919 + 13) % 1009) as f32 / 504.5 - 1.0;
-    // None is so small that a result is left to the plain kernel.
-    let power = |place: usize| 2f32.powi([0, 40, -7, 12, 0, 21][place * place % 61 % 6]);
-    let a: Vec<f32> = (0..20 * 108).map(number).collect();
-    let b: Vec<f32> = (0..images.iter().product()).map(|i| number(i) * power(i / images[3])).collect();
-    let wide = [&a, &b].map(|x| x.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>());
-    let want = trial.by_hand(&wide[0], &wide[1]);
-    on_every_adapter(|adapter, _| {
-        if adapter.name.contains("SwiftShader") {
-            return;
-        }
-        let gpu = Gpu::open_with(adapter, |caps| caps.off = Off::default()).unwrap();
-        let bits = [bytemuck::cast_slice(&a), bytemuck::cast_slice(&b)];
-        let edit = |lowered: &mut Lowered| {
-            assert!(lowered.launches[0].source.contains("let alone"));
-            // Nothing is left to it.
-            lowered.launches.retain(|l| l.on != On::Marked);
-            emulated(lowered);
-        };
-        let made = trial.run_as(&gpu, Product::Split(units, plain), bits, edit).unwrap();
-        assert_eq!(made.len(), want.len());
-        for (i, (x, (want, size))) in made.iter().zip(&want).enumerate() {
-            assert!((f64::from(*x) - want).abs() <= 2e-6 * size, "{adapter}: {i}: {x:e} for {want:e}");
-        }
-    });
+fn what_relies_on_refused_paths_is_made_again() {
+    let fails = || wgrad_graph::bail!(Kernel, "compile", "the driver has no units");
+    let again = |refused: Vec<Fast>| Ok(refused);
+    let split = vec![Fast::SplitMatmul];
+    assert_eq!(proven(|| Ok(vec![]), Vec::new, again).unwrap(), vec![]);
+    assert_eq!(proven(|| Ok(vec![]), || split.clone(), again).unwrap(), split);
+    assert_eq!(proven(fails, || split.clone(), again).unwrap(), split);
+    // What fails although nothing is refused is the caller's to know.
+    assert_eq!(proven(fails, Vec::new, again).unwrap_err().op(), "compile");
 }
