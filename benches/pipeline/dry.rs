@@ -66,6 +66,7 @@ pub(crate) fn large_gpu() -> Caps {
         f64: false,
         native_half: true,
         long_words: false,
+        long_products: false,
         off: Default::default(),
         half_factors: true,
         cooperative: true,

@@ -71,6 +71,7 @@ impl Cpu {
             wide: false,
             native_half: false,
             long_words: false,
+            long_products: false,
             off: Off::of_env(false),
             half_factors: false,
             cooperative: false,

@@ -53,6 +53,7 @@ impl Oracle {
             wide: true,
             native_half: false,
             long_words: false,
+            long_products: false,
             // By definitions alone.
             off: Off::WITHOUT_UNITS,
             half_factors: false,

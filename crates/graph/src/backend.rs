@@ -59,6 +59,8 @@ pub struct Caps {
     /// Whether kernels move neighbouring elements as words of 64 bits: a driver that runs them on the CPU takes a turn
     /// for each word of each invocation, whatever its size.
     pub long_words: bool,
+    /// Whether kernels divide by sizes through products of 64 bits.
+    pub long_products: bool,
     /// The fast paths that are not to be taken.
     pub off: Off,
     /// Whether products take factors of 16 bits as they lie in memory; else they are widened by a kernel

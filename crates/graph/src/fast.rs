@@ -70,11 +70,13 @@ pub enum Fast {
     BoundPlans,
     /// Convolutions over values that lie with their channels last, so that the factors of their products are vectors.
     ChannelsLast,
+    /// Divisions by sizes as products with their reciprocals, where the adapter multiplies words of 64 bits.
+    Reciprocals,
 }
 
 impl Fast {
     /// All of them.
-    pub const ALL: [Fast; 31] = [
+    pub const ALL: [Fast; 32] = [
         Fast::Fusion,
         Fast::Batches,
         Fast::Quads,
@@ -106,6 +108,7 @@ impl Fast {
         Fast::SplitAttention,
         Fast::BoundPlans,
         Fast::ChannelsLast,
+        Fast::Reciprocals,
     ];
 
     /// The name by which it is switched off.
@@ -142,6 +145,7 @@ impl Fast {
             Fast::SplitAttention => "split_attention",
             Fast::BoundPlans => "bound_plans",
             Fast::ChannelsLast => "channels_last",
+            Fast::Reciprocals => "reciprocals",
         }
     }
 

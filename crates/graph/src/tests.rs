@@ -32,6 +32,7 @@ pub(crate) fn caps() -> Caps {
         wide: false,
         native_half: false,
         long_words: false,
+        long_products: false,
         off: Off::default(),
         half_factors: false,
         cooperative: false,

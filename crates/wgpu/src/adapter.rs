@@ -130,6 +130,7 @@ fn caps(adapter: &wgpu::Adapter, info: &wgpu::AdapterInfo, kind: DeviceKind, dri
             && !as_gpu
             && kind == DeviceKind::SoftwareGpu
             && !off.contains(Fast::LongWords),
+        long_products: features.contains(wgpu::Features::SHADER_INT64) && !off.contains(Fast::Reciprocals),
         native_half: features.contains(wgpu::Features::SHADER_I16) && !off.contains(Fast::NativeHalf),
         half_factors: cooperative,
         cooperative,

@@ -184,6 +184,7 @@ impl Gpu {
             || caps.shared_bytes > most.shared_bytes
             || caps.native_half && !most.native_half
             || caps.long_words && !most.long_words
+            || caps.long_products && !most.long_products
             || caps.cooperative && !most.cooperative;
         if raised {
             wgrad_graph::bail!(Adapter, "open", "limits may be lowered, not raised: {caps:?}");
@@ -205,9 +206,10 @@ impl Gpu {
     pub(crate) fn untested(adapter: &AdapterInfo, mut caps: Caps, what: &str) -> Result<Gpu> {
         caps.native_half &= caps.allows(Fast::NativeHalf);
         caps.long_words &= caps.allows(Fast::LongWords) && choose::software(&caps);
+        caps.long_products &= caps.allows(Fast::Reciprocals);
         let mut features = features(&adapter.adapter);
         features.set(wgpu::Features::SHADER_I16, caps.native_half);
-        features.set(wgpu::Features::SHADER_INT64, caps.long_words);
+        features.set(wgpu::Features::SHADER_INT64, caps.long_words || caps.long_products);
         features.set(wgpu::Features::SHADER_F16, caps.cooperative || choose::half_arithmetic(&caps));
         features.set(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX, caps.cooperative);
         if !features.contains(wgpu::Features::IMMEDIATES) {

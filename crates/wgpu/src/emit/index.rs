@@ -163,7 +163,8 @@ impl Printer<'_, '_> {
         let mut coords = vec!["0u".to_owned(); sizes.len()];
         let mut rest = self.name(at);
         for axis in (1..sizes.len()).rev() {
-            let above = self.name(&format!("{rest} / {}", sizes[axis]));
+            let quotient = self.k.quotient(&rest, &sizes[axis]);
+            let above = self.name(&quotient);
             coords[axis] = self.name(&format!("{rest} - {above} * {}", sizes[axis]));
             rest = above;
         }

@@ -46,6 +46,7 @@ pub(super) fn gpu() -> Caps {
         wide: false,
         native_half: false,
         long_words: false,
+        long_products: false,
         off: wgrad_graph::Off::default(),
         half_factors: false,
         cooperative: false,

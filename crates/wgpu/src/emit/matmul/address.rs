@@ -88,8 +88,8 @@ impl Tiles<'_> {
         let mut rest = z.to_owned();
         for axis in (1..axes).rev() {
             let size = k.dim(axis);
-            let _ =
-                writeln!(text, "let zq{axis} = {rest} / {size};\nlet z{axis} = {rest} - zq{axis} * {size};");
+            let above = k.quotient(&rest, &size);
+            let _ = writeln!(text, "let zq{axis} = {above};\nlet z{axis} = {rest} - zq{axis} * {size};");
             names[axis] = format!("z{axis}");
             rest = format!("zq{axis}");
         }
@@ -136,9 +136,10 @@ impl Tiles<'_> {
         let mut rest = coord.to_owned();
         for digit in (1..line.len()).rev() {
             let size = k.word(&format!("{words}d{digit}"), line[digit].0 as i64);
+            let above = k.quotient(&format!("({rest})"), &size);
             let _ = writeln!(
                 text,
-                "let {prefix}q{digit} = ({rest}) / {size};\n\
+                "let {prefix}q{digit} = {above};\n\
                  let {prefix}r{digit} = ({rest}) - {prefix}q{digit} * {size};"
             );
             terms.extend(times(k, digit, &format!("{prefix}r{digit}")));

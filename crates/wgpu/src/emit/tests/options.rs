@@ -31,11 +31,11 @@ fn reduces() -> [Reduce; 4] {
 /// least that Vulkan asks for, a driver on the CPU.
 pub(super) fn limits() -> [Caps; 5] {
     [
-        gpu(),
+        Caps { long_products: true, ..gpu() },
         Caps { max_invocations: 256, shared_bytes: 32768, max_workgroups: 512, ..gpu() },
         Caps { max_invocations: 128, shared_bytes: 16384, max_buffers: 4, ..gpu() },
         software(),
-        Caps { long_words: true, ..software() },
+        Caps { long_words: true, long_products: true, ..software() },
     ]
 }
 
